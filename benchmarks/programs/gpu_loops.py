@@ -84,7 +84,7 @@ class Setup:
 
     def loss_of(self, inputs: Any) -> Tensor:
         """Return the loss of prepared inputs."""
-        loss: Tensor = module("metrics").compute_loss(self.net, inputs)[0]
+        loss: Tensor = module("loss").compute_loss(self.net, inputs)[0]
         return loss
 
     def clip(self) -> None:

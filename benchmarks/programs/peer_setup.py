@@ -41,7 +41,7 @@ class Setup:
         self.order = list(loader.train_batches(self.plan, self.world, cfg.run.seed, 0))
         self.load: Callable[[Any, list[int]], Any] = loader.load_batch
         self.seed_batch: Callable[..., object] = module("distributed").seed_batch
-        self.compute_loss: Callable[..., Any] = module("metrics").compute_loss
+        self.compute_loss: Callable[..., Any] = module("loss").compute_loss
         self.noisy = model_name in ("vae", "diffusion")
         """Whether the network draws random numbers in each step."""
 

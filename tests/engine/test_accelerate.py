@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from counted import BATCH, UNEVEN, check, check_row, expected, gradients, options
 from engine import Package, checkpoints, rows
 from matrix import EVERY, MODELS
 from program import Fastproj, Project, run_in
@@ -103,6 +104,29 @@ def test_losses_are_those_of_plain_pytorch(
     ours = losses(tmp_path / "accelerate")
     assert len(ours) == steps
     assert ours == pytest.approx(losses(tmp_path / "pytorch"), rel=1e-4 if ranks == 1 else 1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["counted", "counted_on_host"])
+@pytest.mark.parametrize(("ranks", "parts"), [(1, 1), (1, 4), (2, 1), (2, 4)])
+def test_gradient_of_a_step_is_that_of_the_mean_over_all_that_counts(
+    tiny: Package, tmp_path: Path, kind: str, ranks: int, parts: int
+) -> None:
+    step = [
+        *(f"--data.{name}={value}" for name, value in options(UNEVEN).items()),
+        f"--model.kind={kind}",
+        "--model.dropout=0",
+        "--train.steps=1",
+        f"--train.batch_size={BATCH // ranks // parts}",
+        f"--train.gradient_accumulation_steps={parts}",
+        "--optim.max_grad_norm=null",
+    ]
+    tiny.finish(tmp_path, *step, ranks=ranks)
+    wanted = expected(tiny, UNEVEN)
+    optimizer = torch.load(checkpoints(tmp_path)[-1] / "optimizer.bin", weights_only=True)
+    check(gradients(optimizer), wanted)
+    check_row(rows(tmp_path, "train")[0], wanted)
+    assert rows(tmp_path, "val")[0]["loss"] == 0, "nothing counts"
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,8 @@ class Net(nn.Module):
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, dict[str, Any]]:
         noise = torch.randn_like(inputs)
-        return (self.layers(inputs + noise) * self.right + self.square(self.wrong)).sum(), {}
+        loss = (self.layers(inputs + noise) * self.right + self.square(self.wrong)).sum()
+        return loss, {"loss": (loss.detach(), 1)}
 
 
 @pytest.mark.parametrize("kind", [tuple, dict])
@@ -149,7 +150,7 @@ def test_synchronization_is_reported_within_steps_after_the_first_ones(tiny: Mak
         plain = p.component.Step(lambda *_: {}, lambda: torch.zeros(()))
         step = debug.wrap_step(run, plain)
         for _ in range(4):
-            step.compute_gradients((), 1.0, True)
+            step.compute_gradients((), True, True)
             run.step += 1
             debug.on_step_end(run)
     assert [found for found in modes if found[1] == "error"] == [(10, "error")]

@@ -3,14 +3,19 @@
 import fcntl
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine import MakePackage, Package
-from lightning_runs import IGNORED, LightningProject, column, rows
+import torch
+import yaml
+from counted import BATCH, UNEVEN, check, check_row, expected, gradients, options
+from engine import TINY, MakePackage, Package
+from lightning_runs import IGNORED, LightningProject, column, rows, saved
+from lightning_runs import Project as WithLightning
 from matrix import EVERY, MODELS, ROOT
 from program import Project, run_in
 
@@ -124,6 +129,105 @@ def test_losses_with_accumulation_and_ranks_are_those_of_plain_pytorch(
         every=STEPS,
     )
     compare(tmp_path, expected, tolerance)
+
+
+@pytest.fixture(scope="module")
+def tiny(lightning: LightningProject, tmp_path_factory: pytest.TempPathFactory) -> WithLightning:
+    """The small problems of `tests/support/tiny/`."""
+    mlp = lightning("mlp")
+    root = tmp_path_factory.mktemp("tiny-lightning") / "tiny-lightning"
+    shutil.copytree(mlp.root, root, ignore=shutil.ignore_patterns("__pycache__"))
+    copy = WithLightning(root)
+    (root / "src" / mlp.name).rename(root / "src" / copy.name)
+    for module in ("data.py", "model.py"):
+        shutil.copy(TINY / module, root / "src" / copy.name)
+    recipe = root / "configs/default.yaml"
+    config = yaml.safe_load(recipe.read_text())
+    del config["model"]["net"]
+    recipe.write_text(yaml.safe_dump(config))
+    sys.path.insert(0, str(root / "src"))
+    return copy
+
+
+def one_step(
+    counts: list[int],
+    ranks: int,
+    parts: int,
+    *more: str,
+) -> list[str]:
+    """Return the options of one step that is divided like this."""
+    return [
+        *(f"--data.source.{name}={value}" for name, value in options(counts).items()),
+        f"--data.batch_size={BATCH // ranks // parts}",
+        "--model.net.dropout=0",
+        "--trainer.max_steps=1",
+        "--trainer.val_check_interval=1",
+        f"--trainer.accumulate_grad_batches={parts}",
+        "--trainer.gradient_clip_val=null",
+        *more,
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["counted", "counted_on_host"])
+@pytest.mark.parametrize(("ranks", "parts"), [(1, 1), (1, 4), (2, 1), (2, 4)])
+def test_gradient_of_a_step_is_that_of_the_mean_over_all_that_counts(
+    tiny: WithLightning,
+    tmp_path: Path,
+    kind: str,
+    ranks: int,
+    parts: int,
+) -> None:
+    several = [f"--trainer.devices={ranks}", "--trainer.strategy=ddp"] if ranks > 1 else []
+    step = one_step(
+        UNEVEN,
+        ranks,
+        parts,
+        f"--model.net.kind={kind}",
+        *several,
+    )
+    tiny.finish(
+        tmp_path,
+        *step,
+        ranks=ranks,
+        every=1,
+    )
+    wanted = expected(tiny, UNEVEN)
+    check(gradients(saved(tmp_path)["optimizer_states"][0]), wanted)
+    check_row(rows(tmp_path)[0], wanted)
+    assert {row["loss"] for row in rows(tmp_path, "val")} == {0}, "nothing counts"
+
+
+def test_clipping_sees_the_gradient_of_the_step(tiny: WithLightning, tmp_path: Path) -> None:
+    wanted = expected(tiny, UNEVEN)
+    limit = f"--trainer.gradient_clip_val={wanted.norm / 2}"
+    step = one_step(
+        UNEVEN,
+        1,
+        4,
+        "--model.net.kind=counted",
+        limit,
+    )
+    tiny.run(tmp_path, *step, every=1)
+    clipped = wanted._replace(gradients=[part / 2 for part in wanted.gradients])
+    check(gradients(saved(tmp_path)["optimizer_states"][0]), clipped, 1e-5)
+
+
+def test_last_step_of_an_epoch_is_divided_by_the_micro_batches_that_it_has(
+    tiny: WithLightning,
+    tmp_path: Path,
+) -> None:
+    step = one_step(
+        [32] * BATCH,
+        1,
+        4,
+        "--model.net.kind=counted_on_host",
+        "--trainer.limit_train_batches=1",
+    )
+    tiny.run(tmp_path, *step, every=1)
+    first = torch.randperm(BATCH, generator=torch.Generator().manual_seed(0))[:4].tolist()
+    wanted = expected(tiny, [32 * (place in first) for place in range(BATCH)])
+    check(gradients(saved(tmp_path)["optimizer_states"][0]), wanted)
 
 
 @pytest.fixture(scope="session")

@@ -33,10 +33,17 @@ def test_metrics_equal_those_of_scikit_learn(package: Callable[[str], Any]) -> N
     assert int(correct) / int(count) == pytest.approx(accuracy_score(y_true, y_pred))
 
 
-def test_a_batch_of_ignored_pixels_has_no_loss_and_no_count(package: Callable[[str], Any]) -> None:
-    net = build(package("unet"), 3).eval()
-    loss, metrics = net(torch.randn(2, 1, 32, 32), torch.full((2, 32, 32), 255))
+def test_a_batch_of_ignored_pixels_has_no_loss_no_gradient_and_no_count(
+    package: Callable[[str], Any],
+) -> None:
+    p = package("unet")
+    net = build(p, 3).eval()
+    batch = (torch.randn(2, 1, 32, 32), torch.full((2, 32, 32), 255))
+    loss, metrics = p.loss.compute_loss(net, batch)
+    loss.backward()
     assert loss.item() == 0
+    assert not any(weight.grad.any() for weight in net.parameters())
+    assert [float(part) for part in metrics["loss"]] == [0, 0]
     assert int(metrics["accuracy"][1]) == 0
     assert not metrics["iou"][1].any()
 

@@ -52,6 +52,7 @@ def train_on_meta(
     prepare = p.data.Prepare(spec, cfg.data).to(META)
     optimizer = p.optim.adamw(model, cfg.optim)
     meter = p.metrics.Meter(p.distributed.World(0, 1, META))
+    step_mean = p.loss.StepMean(lambda count: count)
     schedule = p.optim.OneCycle(cfg.optim, p.loader.BatchPlan.make(cfg.train, len(train_set), 1))
     loaded = p.loader.load_batch(train_set, [0, 1])
     on_meta = p.loader.map_tensors(lambda part: part.to(META), loaded)
@@ -60,9 +61,11 @@ def train_on_meta(
     with no_autocast, NoHostTensors():
         for step in range(3):
             batch = prepare(on_meta, True, torch.default_generator)
-            loss, metrics = p.metrics.compute_loss(model, batch)
+            loss, metrics = p.loss.compute_loss(model, batch)
             fault(loss)
-            loss.backward()
+            _, count = metrics["loss"]
+            (loss * step_mean.weight(count, True)).backward()
+            step_mean.scale(model.parameters(), 2)
             p.optim.clip(list(model.parameters()), 1.0, 0.5)
             schedule.set(optimizer, step)
             optimizer.step()

@@ -13,7 +13,7 @@ from ..components.activation_checkpointing import (
 from ..data import Prepare
 from ..errors import UserError
 from ..loader import Loader
-from ..metrics import compute_loss
+from ..loss import compute_loss
 from ..model import build
 from .support import CPU, config, equal, load_all, rows, state, train_here
 

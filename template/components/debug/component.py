@@ -20,7 +20,7 @@ from ..contracts import Metrics
 from ..distributed import World
 from ..errors import UserError
 from ..loader import map_tensors
-from ..metrics import compute_loss
+from ..loss import compute_loss
 from ..run import Run
 
 WARMUP = 3
@@ -90,7 +90,7 @@ class Debug(Component):
 
         def checked(
             batch: Any,
-            loss_weight: float,
+            is_first: bool,
             is_last: bool,
         ) -> Metrics:
             nonlocal is_checked
@@ -103,7 +103,7 @@ class Debug(Component):
                 map_tensors(lambda part: _check(part, "a tensor of the batch"), batch)
             if self.cfg.synchronization != "off" and run.step >= warm_step:
                 torch.cuda.set_sync_debug_mode(self.cfg.synchronization)
-            return step.compute_gradients(batch, loss_weight, is_last)
+            return step.compute_gradients(batch, is_first, is_last)
 
         return step._replace(compute_gradients=checked)
 

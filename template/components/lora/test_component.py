@@ -10,7 +10,7 @@ from .. import data, loader
 from ..components.lora import merged
 from ..errors import UserError
 from ..evaluate import evaluate_run, load_run
-from ..metrics import compute_loss
+from ..loss import compute_loss
 from ..model import build
 from . import support
 from .support import CPU, few_samples, rows, state, train_here

@@ -85,10 +85,10 @@ class LrRangeTest(Component):
     ) -> Step:
         def compute_gradients(
             batch: Any,
-            loss_weight: float,
+            is_first: bool,
             is_last: bool,
         ) -> Metrics:
-            metrics = step.compute_gradients(batch, loss_weight, is_last)
+            metrics = step.compute_gradients(batch, is_first, is_last)
             loss, count = metrics["loss"]
             self.meter.add({"loss": (loss, count)})
             return {**metrics, "loss": (_finite(loss), count)}

@@ -22,7 +22,7 @@ from ..config_base import Section
 from ..contracts import Metrics
 from ..distributed import World
 from ..loader import map_tensors
-from ..metrics import compute_loss
+from ..loss import compute_loss
 from ..run import Run
 
 PEAKS: dict[str, float] = {
@@ -100,11 +100,11 @@ class Mfu(Component):
         self.peak = peak(name, precision.name_of(run.cfg.speed, device))
 
     def wrap_step(self, run: Run, step: Step) -> Step:
-        def compute_gradients(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
+        def compute_gradients(batch: Any, is_first: bool, is_last: bool) -> Metrics:
             if self.copy is not None:
                 self.flops = self._count(self.copy, batch) * run.plan.accumulation_steps
                 self.copy = None
-            return step.compute_gradients(batch, loss_weight, is_last)
+            return step.compute_gradients(batch, is_first, is_last)
 
         return step._replace(compute_gradients=compute_gradients)
 

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from .. import train as program
 from ..components.mfu import Mfu, peak
-from ..metrics import compute_loss
+from ..loss import compute_loss
 from ..model import build
 from .support import rows, train_here
 

@@ -85,12 +85,12 @@ class Nonfinite(Component):
 
         def compute_gradients(
             batch: Any,
-            loss_weight: float,
+            is_first: bool,
             is_last: bool,
         ) -> Metrics:
             if not losses:
                 _copy(buffers, before)
-            metrics = step.compute_gradients(batch, loss_weight, is_last)
+            metrics = step.compute_gradients(batch, is_first, is_last)
             value, count = metrics["loss"]
             pair = [value.detach().float(), torch.zeros_like(self.bad) + count]
             losses.append(torch.stack(pair))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .. import train as program
 from ..contracts import Metrics
 from ..errors import UserError
-from ..metrics import compute_loss
+from ..loss import compute_loss
 from .support import equal, rows, train_here
 
 ON = ("--nonfinite.enabled=true", "--train.eval_every=3", "--run.keep=20", "--log.every=3")

@@ -24,7 +24,7 @@ from ..run import Run
 
 FILE = "oom.json"
 """File in a run's folder: the samples per forward pass of the next start."""
-MicroBatch = tuple[Any, float, bool]
+MicroBatch = tuple[Any, bool, bool]
 """The arguments of `compute_gradients`."""
 
 
@@ -75,9 +75,9 @@ class Oom(Component):
 
     def wrap_step(self, run: Run, step: Step) -> Step:
         def in_chunks(micro: int) -> Metrics:
-            batch, loss_weight, is_last = self.micro_batches[micro]
+            batch, is_first, is_last = self.micro_batches[micro]
             if self.size == 0:
-                return step.compute_gradients(batch, loss_weight, is_last)
+                return step.compute_gradients(batch, is_first, is_last)
             # a resumed run has made no failed attempt
             seed_batch(run.world, run.cfg.run.seed, run.step, micro)
             count = run.plan.batch_size
@@ -85,8 +85,9 @@ class Oom(Component):
             for begin in range(0, count, self.size):
                 end = min(begin + self.size, count)
                 chunk = map_tensors(itemgetter(slice(begin, end)), batch)
-                weight = loss_weight * (end - begin) / count
-                metrics = step.compute_gradients(chunk, weight, is_last and end == count)
+                metrics = step.compute_gradients(
+                    chunk, is_first and begin == 0, is_last and end == count
+                )
                 for name, (sums, counts) in metrics.items():
                     before = total.get(name, (0, 0))
                     total[name] = (before[0] + sums, before[1] + counts)
@@ -94,10 +95,10 @@ class Oom(Component):
 
         def compute_gradients(
             batch: Any,
-            loss_weight: float,
+            is_first: bool,
             is_last: bool,
         ) -> Metrics:
-            self.micro_batches.append((batch, loss_weight, is_last))
+            self.micro_batches.append((batch, is_first, is_last))
             first = len(self.micro_batches) - 1
             while True:
                 try:

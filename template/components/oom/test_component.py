@@ -13,7 +13,7 @@ from .. import data
 from .. import train as program
 from ..contracts import Metrics
 from ..errors import UserError
-from ..metrics import compute_loss
+from ..loss import compute_loss
 from ..model import build
 from .support import rows, state, train_here
 

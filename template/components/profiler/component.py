@@ -81,12 +81,12 @@ class Profiler(Component):
     ) -> Step:
         def timed_gradients(
             batch: Any,
-            loss_weight: float,
+            is_first: bool,
             is_last: bool,
         ) -> Metrics:
             self.phases.end("data")
             with record_function("forward_backward"):
-                metrics = step.compute_gradients(batch, loss_weight, is_last)
+                metrics = step.compute_gradients(batch, is_first, is_last)
             self.phases.end("forward_backward")
             return metrics
 

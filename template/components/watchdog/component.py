@@ -48,11 +48,11 @@ class Watchdog(Component):
 
         def watched(
             batch: Any,
-            loss_weight: float,
+            is_first: bool,
             is_last: bool,
         ) -> Metrics:
             self.arm(run, SLOW if run.step == first else 1)
-            return step.compute_gradients(batch, loss_weight, is_last)
+            return step.compute_gradients(batch, is_first, is_last)
 
         return step._replace(compute_gradients=watched)
 

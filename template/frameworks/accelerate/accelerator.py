@@ -11,6 +11,7 @@ from accelerate.utils import DataLoaderConfiguration, DistributedType
 
 from .config import Config
 from .errors import UserError
+from .loss import Count
 
 
 def join(device: str) -> None:
@@ -67,3 +68,12 @@ def create(cfg: Config, folder: Path | None = None, *trackers: Any) -> Accelerat
         torch.backends.cudnn.allow_tf32 = precision != "fp32"
         torch.backends.cudnn.benchmark = cfg.speed.cudnn_benchmark
     return accelerator
+
+
+def mean_over_processes(accelerator: Accelerator, count: Count) -> Count:
+    """Return the mean of a count, on the device; with one process, the count itself."""
+    if accelerator.num_processes == 1:
+        return count
+    own = torch.zeros((), device=accelerator.device) + count
+    mean: torch.Tensor = accelerator.reduce(own, "mean")
+    return mean

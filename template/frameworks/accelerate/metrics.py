@@ -8,6 +8,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from .contracts import Metrics, Prepare
+from .loss import compute_loss
 
 
 class Means:
@@ -32,7 +33,8 @@ class Means:
         for name, own in sorted(self.totals.items()):
             sums, counts = self.accelerator.reduce(own)
             counted = counts > 0
-            means[name] = (sums[counted] / counts[counted]).mean().item()
+            mean = (sums[counted] / counts[counted]).mean().item()
+            means[name] = mean if counted.any() else 0.0
         self.totals = {}
         return means
 
@@ -60,12 +62,6 @@ def evaluate(
         means.add(metrics)
     net.train()
     return means.read()
-
-
-def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
-    """Call the model with a prepared batch: by name for a dict, by position for a tuple."""
-    result: tuple[Tensor, Metrics] = net(**batch) if isinstance(batch, dict) else net(*batch)
-    return result
 
 
 def seed_batch(number: int, device: torch.device) -> torch.Generator:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from accelerate.utils import broadcast_object_list, set_seed
 from tqdm import tqdm
 
 from . import checkpoint, data, loader, optim
-from .accelerator import create, join
+from .accelerator import create, join, mean_over_processes
 from .config import Config, parse
 from .errors import Stopped, UserError, one_line
 from .log import Clock, MetricsFile
-from .metrics import Means, compute_loss, evaluate, seed_batch
+from .loss import StepMean, compute_loss
+from .metrics import Means, evaluate, seed_batch
 from .model import build
 
 
@@ -110,6 +112,7 @@ def train(cfg: Config) -> dict[str, float]:
     # A resumed run validates again: it may have ended between a checkpoint and its validation.
     results = validate() if plan.validates(progress.step) else {}
     means = Means(accelerator)
+    step_mean = StepMean(partial(mean_over_processes, accelerator))
     should_stop = False
     gc.freeze()  # the garbage collector skips what exists now
 
@@ -123,8 +126,10 @@ def train(cfg: Config) -> dict[str, float]:
 
             with accelerator.accumulate(model):
                 loss, metrics = compute_loss(model, batch)
-                accelerator.backward(loss)
+                _, counted = metrics["loss"]
+                accelerator.backward(loss * step_mean.weight(counted, micro == 0))
                 if accelerator.sync_gradients:
+                    step_mean.scale(model.parameters(), plan.accumulation_steps)
                     grad_norm = clip(accelerator, model, cfg.optim.max_grad_norm)
                 optimizer.step()
                 optimizer.zero_grad()

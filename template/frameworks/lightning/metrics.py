@@ -1,10 +1,9 @@
 """Metrics as sums and counts on the device, so that every mean over batches and ranks is exact."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics import Metric
 
 from .contracts import Metrics
@@ -43,11 +42,6 @@ class Means(Metric):  # type: ignore[misc, unused-ignore]  # mypy may not read t
         for name in self.names:
             total = getattr(self, f"{name}_sum")
             count = getattr(self, f"{name}_count")
-            means[name] = (total / count).nanmean()
+            mean = (total / count).nanmean()
+            means[name] = torch.where(count.any(), mean, 0)
         return means
-
-
-def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
-    """Call the model with a prepared batch: by name for a dict, by position for a tuple."""
-    result: tuple[Tensor, Metrics] = net(**batch) if isinstance(batch, dict) else net(*batch)
-    return result

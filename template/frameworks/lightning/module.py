@@ -4,6 +4,7 @@ from inspect import signature
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
@@ -12,7 +13,8 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from .contracts import no_weight_decay
 from .data import DataConfig, Prepare, Spec
-from .metrics import Means, compute_loss
+from .loss import Count, StepMean, compute_loss
+from .metrics import Means
 from .model import ModelConfig, build
 
 
@@ -63,6 +65,7 @@ class Model(LightningModule):
         self.prepare = Prepare(spec, source)
         self.train_means = Means()
         self.val_means = Means()
+        self.step_mean = StepMean(self.mean_over_ranks)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the loss.
@@ -76,17 +79,30 @@ class Model(LightningModule):
         prepared = self.prepare(batch, True, generator)
         loss, metrics = compute_loss(self.net, prepared)
         self.train_means.update(metrics)
-        return loss
+        _, count = metrics["loss"]
+        return loss * self.step_mean.weight(count, micro == 0)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Log every `log_every_n_steps`: `self.log` in each step is slow on a tiny model."""
+        """Make the gradients those of the mean over all that counts, before Lightning clips them.
+
+        Log every `log_every_n_steps`: `self.log` in each step is slow on a tiny model.
+        """
         trainer: Any = self.trainer
+        self.step_mean.scale(self.parameters(), trainer.accumulate_grad_batches)
         if (self.global_step + 1) % trainer.log_every_n_steps:
             return
         gradients = [value.grad for value in self.parameters() if value.grad is not None]
         self.log_means("train", self.train_means)
         self.log("train/grad_norm", nn.utils.get_total_norm(gradients))
         self.log("train/lr", optimizer.param_groups[0]["lr"])
+
+    def mean_over_ranks(self, count: Count) -> Count:
+        """Return the mean of a count, on the device; on one rank, the count itself."""
+        if self.trainer.world_size == 1:
+            return count
+        total = torch.zeros((), device=self.device) + count
+        dist.all_reduce(total)
+        return total / self.trainer.world_size
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         prepared = self.prepare(batch, False, self.seeded(batch_idx))

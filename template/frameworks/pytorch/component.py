@@ -26,8 +26,8 @@ T = TypeVar("T")
 class Step(NamedTuple):
     """The two halves of a training step."""
 
-    compute_gradients: Callable[[Any, float, bool], Metrics]
-    """Of a micro-batch, the weight of its loss, and whether it is the last one of the step."""
+    compute_gradients: Callable[[Any, bool, bool], Metrics]
+    """Of a micro-batch, and whether it is the first and the last one of the step."""
     update_weights: Callable[[], Tensor]
     """Returns the norm of the gradients before clipping."""
 

@@ -32,6 +32,14 @@ class World:
             dist.all_reduce(values)
         return values
 
+    def mean(self, value: Tensor | float) -> Tensor | float:
+        """Return the mean over all ranks: of a number through gloo, of a tensor on its device."""
+        if self.size == 1:
+            return value
+        if isinstance(value, Tensor):
+            return self.all_reduce(value.to(torch.float32, copy=True)) / self.size
+        return self.all_reduce(torch.tensor(value, dtype=torch.float64)).item() / self.size
+
     def broadcast(self, value: str) -> str:
         """Return rank 0's value on every rank."""
         values = [value]

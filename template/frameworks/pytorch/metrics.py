@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .contracts import Metrics, Prepare
 from .distributed import World, seed_batch
 from .errors import UserError
+from .loss import compute_loss
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 
@@ -88,7 +89,7 @@ def _mean(sums: list[float], counts: list[float]) -> float:
         )
         if count
     ]
-    return sum(means) / len(means) if means else math.nan
+    return sum(means) / len(means) if means else 0.0
 
 
 def check_finite(
@@ -129,9 +130,3 @@ def evaluate(
                 meter.add(metrics)
     net.train()
     return meter.read()
-
-
-def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
-    """Call the model with a prepared batch: by name for a dict, by position for a tuple."""
-    result: tuple[Tensor, Metrics] = net(**batch) if isinstance(batch, dict) else net(*batch)
-    return result

@@ -20,7 +20,8 @@ from .contracts import Metrics
 from .distributed import World
 from .errors import Stopped, one_line
 from .log import Log
-from .metrics import Meter, check_finite, compute_loss, evaluate
+from .loss import StepMean, compute_loss
+from .metrics import Meter, check_finite, evaluate
 from .model import build
 from .run import Run, run_folder
 from .signals import StopRequests
@@ -83,13 +84,18 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     train_indices = loader.train_batches(plan, world, cfg.run.seed, run.step)
     train_loader = loader.Loader(train_set, train_indices, cfg.loader, world)
     batches = iter(train_loader)
+    step_mean = StepMean(world.mean)
 
-    def compute_gradients(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
+    def compute_gradients(batch: Any, is_first: bool, is_last: bool) -> Metrics:
         """Add the gradients of a micro-batch; only the last one of a step all-reduces them."""
         with nullcontext() if is_last else no_sync():
             with autocast():
                 loss, metrics = compute_loss(net, batch)
-            scaler.scale(loss * loss_weight).backward()
+            _, count = metrics["loss"]
+            weight = step_mean.weight(count, is_first) / plan.accumulation_steps
+            scaler.scale(loss * weight).backward()
+        if is_last:
+            step_mean.scale(model.parameters(), plan.accumulation_steps)
         return metrics
 
     def update_weights() -> Tensor:
@@ -139,7 +145,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 generator = distributed.seed_batch(world, cfg.run.seed, run.step, micro)
                 batch = prepare(loaded, True, generator)
                 is_last = micro == plan.accumulation_steps - 1
-                meter.add(step.compute_gradients(batch, 1 / plan.accumulation_steps, is_last))
+                meter.add(step.compute_gradients(batch, micro == 0, is_last))
 
             lr = schedule.set(optimizer, run.step - run.skipped_steps)
             grad_norm = step.update_weights()

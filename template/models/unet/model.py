@@ -123,30 +123,27 @@ class UNet(nn.Module):
         self,
         images: Tensor,
         masks: Tensor,
-    ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor | int]]]:
+    ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
         """Return the mean loss, and each metric's sum over the batch with the number of pixels.
 
-        An ignored pixel has no loss but counts in the mean. So other pixels have the same weight in
-        every batch, and k micro-batches give the same gradient as one batch that is k times as
-        large. `iou` has an entry per class; its mean is over classes that occur or were predicted.
+        Ignored pixels do not count. `iou` has an entry per class; its mean is over classes that
+        occur or were predicted.
         """
         logits = self.predict(images)
         pixels = logits.permute(0, 2, 3, 1).reshape(-1, self.classes)
-        losses = F.cross_entropy(
+        loss = F.cross_entropy(
             pixels,
             masks.flatten(),
             ignore_index=self.ignored,
-            reduction="none",
         )
-        total = losses.sum()
-        count = masks.numel()
 
         table = self.confusion(logits.argmax(1), masks)
+        count = table.sum()
         hits = table.diagonal()
         unions = table.sum(0) + table.sum(1) - hits
-        return total / count, {
-            "loss": (total.detach(), count),
-            "accuracy": (hits.sum(), table.sum()),
+        return loss, {
+            "loss": (loss.detach() * count, count),
+            "accuracy": (hits.sum(), count),
             "iou": (hits, unions),
         }
 

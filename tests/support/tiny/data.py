@@ -23,6 +23,8 @@ class DataConfig(Section):
     """Training samples."""
     val_samples: int = 7
     """Validation samples."""
+    counts: tuple[int, ...] = ()
+    """Positions of each sample that count, of 32, if the batches have them: for `kind=counted`."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,14 @@ def load(cfg: DataConfig) -> tuple[Dataset[Any], Dataset[Any], Spec]:
     )
     targets = inputs.sum(1).sin()
     split = cfg.samples
+    if cfg.counts:
+        counts = torch.tensor(cfg.counts)
+        parts = (inputs, targets, counts)
+        train_set, val_set = (
+            TensorDataset(*(part[place] for part in parts))
+            for place in (slice(split), slice(split, None))
+        )
+        return train_set, val_set, Spec()
     val_kind = Samples if cfg.kind == "unreadable" else KINDS[cfg.kind]
     return (
         KINDS[cfg.kind](inputs[:split], targets[:split]),

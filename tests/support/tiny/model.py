@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .config_base import Section
@@ -16,7 +17,15 @@ class ModelConfig(Section):
     """The network."""
 
     kind: Literal[
-        "plain", "batch_norm", "collective", "physics", "physics_unsaid", "nan", "teacher"
+        "plain",
+        "batch_norm",
+        "collective",
+        "physics",
+        "physics_unsaid",
+        "nan",
+        "teacher",
+        "counted",
+        "counted_on_host",
     ] = "plain"
     """What is particular to the network."""
     teacher: str = ""
@@ -45,8 +54,12 @@ class Net(nn.Module):
         self.needs_gradients_in_validation = cfg.kind == "physics"
         self.calls = 0
 
-    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Any, ...]]]:
+    def forward(
+        self, inputs: Tensor, targets: Tensor, counts: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, tuple[Any, ...]]]:
         """Return the loss and its sum and count."""
+        if counts is not None:
+            return self.mean_over_positions(inputs, targets, counts)
         predicted = self.layers(inputs)[:, 0]
         if self.cfg.kind == "collective" and dist.is_initialized():
             mean = predicted.detach().mean().reshape(1)
@@ -59,6 +72,21 @@ class Net(nn.Module):
             self.calls += 1
             errors = errors / (self.calls != 3)
         return errors.mean() * self.cfg.loss_scale, {"loss": (errors.detach().sum(), len(errors))}
+
+    def mean_over_positions(
+        self, inputs: Tensor, targets: Tensor, counts: Tensor
+    ) -> tuple[Tensor, dict[str, tuple[Any, ...]]]:
+        """Return the cross-entropy of 32 positions per sample, of which the first ones count."""
+        steps = torch.linspace(0.5, 1.5, 32, device=inputs.device)
+        scores = self.layers(inputs[:, None] * steps[:, None])
+        labels = (targets > 0).long()[:, None].repeat(1, 32)
+        labels[torch.arange(32, device=counts.device) >= counts[:, None]] = -100
+        # NaN if all are ignored
+        loss = F.cross_entropy(torch.cat([-scores, scores], 2).flatten(0, 1), labels.flatten())
+        count: Any = (labels >= 0).sum()
+        if self.cfg.kind == "counted_on_host":
+            count = int(count)
+        return loss, {"loss": (loss.detach() * count, count)}
 
     def slopes(self, inputs: Tensor) -> Tensor:
         """Return the mean of each sample's squared gradient by its inputs."""

@@ -21,7 +21,7 @@ from .. import data
 from .. import train as program
 from ..config import parse
 from ..data import DataConfig
-from ..metrics import compute_loss
+from ..loss import compute_loss
 
 SMALL = [
     "--run.name=first",

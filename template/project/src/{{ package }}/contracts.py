@@ -13,8 +13,9 @@ from torch.utils.data import TensorDataset
 from .errors import UserError
 
 Metrics = Mapping[str, tuple[Any, ...]]
-"""By name: its sum over a batch, and the count to divide by. Must have "loss".
+"""By name: its sum over a batch, and the count to divide by, a number or a tensor on the device.
 
+Must have "loss", whose count is what the mean loss is over: samples, tokens, pixels, boxes.
 Sums of shape (k,), such as one per class, give the mean over the entries that have a count.
 """
 
@@ -70,7 +71,13 @@ class Model(Protocol):
     """`build(cfg, spec)` of model.py returns a module like this."""
 
     def forward(self, *batch: Any, **named: Any) -> tuple[Tensor, Metrics]:
-        """Return the mean loss of a batch, a tuple or a dict, and its metrics."""
+        """Return the mean loss of a batch, a tuple or a dict, and its metrics.
+
+        The gradient of a step is that of the mean over everything that counts: each loss times the
+        count of "loss", summed over micro-batches and ranks, and divided by the sum of the counts.
+        Where nothing counts, the loss may be NaN, as F.cross_entropy returns it; a division of your
+        own needs `count.clamp(min=1)`, as 0 / 0 has a gradient of NaN.
+        """
 
 
 def load_test_split(data: Any, cfg: Any, section: str = "data") -> Any:

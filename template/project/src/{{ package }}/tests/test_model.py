@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..data import DataConfig, Prepare
 from ..loader import load_batch
-from ..metrics import compute_loss
+from ..loss import compute_loss
 from ..model import ModelConfig, build
 from .support import load_all
 

@@ -1,0 +1,78 @@
+"""The loss of a micro-batch, and its weight in the gradient of a step.
+
+That gradient is the one of the mean over everything that counts in the micro-batches of all ranks:
+the sum of their losses divided by the sum of their counts.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .contracts import Metrics
+from .errors import UserError
+
+Count = Tensor | float
+
+
+def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
+    """Call the model with a prepared batch: by name for a dict, by position for a tuple.
+
+    A mean over nothing, which is NaN, becomes 0.
+    """
+    loss, metrics = net(**batch) if isinstance(batch, dict) else net(*batch)
+    if "loss" not in metrics:
+        missing = 'the metrics of `forward` in model.py have no "loss"'
+        raise UserError(f"{missing}: add its sum over the batch and the count")
+    _, count = metrics["loss"]
+    sums = {name: (_or_zero(total, number), number) for name, (total, number) in metrics.items()}
+    return _or_zero(loss, count), sums
+
+
+class StepMean:
+    """Weighs the micro-batches of a step by their counts.
+
+    With equal weights, a token in a micro-batch with few others would weigh more. Counts that are
+    the same number cost nothing; those on the device stay there.
+    """
+
+    def __init__(self, mean_over_ranks: Callable[[Count], Count]) -> None:
+        self.mean_over_ranks = mean_over_ranks
+
+    def weight(self, count: Count, is_first: bool) -> Count:
+        """Return the weight of a micro-batch's loss: its count, in units of the first one's.
+
+        The unit is the mean over the ranks, as these average gradients that have the same unit.
+        """
+        if is_first:
+            self.micro_batches = 0
+            self.total: Count = 0
+            self.unit = _or_one(self.mean_over_ranks(count))
+        self.micro_batches += 1
+        self.total = self.total + count
+        return count / self.unit
+
+    def scale(self, parameters: Iterable[nn.Parameter], accumulation_steps: int) -> None:
+        """Divide the gradients by all that counts, instead of by `accumulation_steps` units."""
+        if self.micro_batches == accumulation_steps == 1:
+            return  # the unit was all that counts
+        total = _or_one(self.mean_over_ranks(self.total))
+        factor = accumulation_steps * self.unit / total
+        gradients = [weight.grad for weight in parameters if weight.grad is not None]
+        if gradients and (isinstance(factor, Tensor) or factor != 1):  # DeepSpeed keeps its own
+            torch._foreach_mul_(gradients, factor)
+
+
+def _or_zero(value: Any, count: Count) -> Any:
+    """Return a value, but 0 for NaN where nothing counts."""
+    if isinstance(count, Tensor):
+        return torch.where(count == 0, torch.nan_to_num(value), value)
+    return value if count else torch.nan_to_num(torch.as_tensor(value))
+
+
+def _or_one(count: Count) -> Count:
+    """Return a count to divide by."""
+    if isinstance(count, Tensor):
+        return torch.where(count == 0, 1, count)
+    return count or 1
