@@ -19,6 +19,7 @@ from .checkpoint import write_text
 from .distributed import explain_device
 from .loader import Loader
 from .precision import best
+from .record import FILE, extend, trained_with
 from .run import Run
 
 
@@ -50,7 +51,12 @@ class Log:
             self.stream.close()
 
     def first_lines(
-        self, precision: str, peak_lr: float, train_loader: Loader, val_loader: Loader
+        self,
+        precision: str,
+        peak_lr: float,
+        train_loader: Loader,
+        val_loader: Loader,
+        about_data: list[str],
     ) -> None:
         """Print what is trained, on what, for how long; and why, where the config says auto."""
         run = self.run
@@ -66,6 +72,7 @@ class Log:
             f"{device.type}, {precision}",
             f"{samples:,} training samples, {val_samples:,} validation samples, "
             f"{plan.total_steps:,} steps",
+            *about_data,
             f"global batch {plan.global_batch_size:,}, {batches}",
             f"{type(run.optimizer).__name__}, peak learning rate {peak_lr:.4g}, "
             f"from step {run.step:,}",
@@ -144,15 +151,18 @@ class Log:
 
     def _prepare(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        record = {
+        plan = self.run.plan
+        must_stay = trained_with(self.run.cfg, plan.global_batch_size)
+        values = {
             "config": asdict(self.run.cfg),
-            "steps": self.run.plan.total_steps,
+            "trained_with": must_stay | {"training samples": plan.samples},
+            "steps": plan.total_steps,
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
             "command": sys.argv,
             "commit": _commit(),
         }
-        text = json.dumps(record, indent=2, default=str)
-        write_text(self.file.with_name("config.json"), text + "\n")
+        text = json.dumps(extend(self.run.folder, values, self.run.step), indent=2)
+        write_text(self.run.folder / FILE, text + "\n")
         lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
         kept = [f"{line}\n" for line in lines if _precedes(line, self.run.step)]
         write_text(self.file, "".join(kept))

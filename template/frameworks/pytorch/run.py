@@ -1,12 +1,14 @@
 """The state of a run that the log and components read while the model trains."""
 
-import time
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import nn
 from torch.optim import Optimizer
 
+from . import record
+from .checkpoint import newest, write_text
 from .config import BaseConfig, RunConfig
 from .distributed import World
 from .loader import BatchPlan
@@ -38,4 +40,58 @@ class Run:
 
 def run_folder(cfg: RunConfig, world: World) -> Path:
     """Return the folder of a run; its name is the date and time, unless the config has one."""
-    return cfg.dir / (cfg.name or world.broadcast(time.strftime("%Y-%m-%d-%H-%M-%S")))
+    names = [cfg.name] if cfg.name else []
+    if not names:
+        world.run_on_rank_zero(lambda: names.append(record.create_folder(cfg.dir)))
+    return cfg.dir / world.broadcast("".join(names))
+
+
+def find_checkpoint(cfg: BaseConfig, world: World) -> Path | None:
+    """Return the newest intact checkpoint of the run of this name, which is then resumed.
+
+    Raises:
+        UserError: the run was trained with other options.
+    """
+    if cfg.run.name is None:
+        return None
+    folder = cfg.run.dir / cfg.run.name
+    options = record.trained_with(cfg, cfg.train.samples_per_step(world.size))
+    found: list[str] = []
+
+    def find() -> None:
+        checkpoint = newest(folder / "checkpoints")
+        if checkpoint is not None:
+            found.append(str(checkpoint))
+            if not cfg.run.allow_changes:
+                record.check(folder, options)
+
+    world.run_on_rank_zero(find)
+    path = world.broadcast("".join(found))
+    return Path(path) if path else None
+
+
+def finished_results(
+    cfg: BaseConfig, plan: BatchPlan, checkpoint: Path | None, world: World
+) -> dict[str, float] | None:
+    """Return the results of a run that is finished, and say so.
+
+    Raises:
+        UserError: the run was trained with another number of samples.
+    """
+    if checkpoint is None:
+        return None
+    folder = checkpoint.parents[1]
+    if not cfg.run.allow_changes:
+        record.check(folder, {"training samples": plan.samples})
+    step = int(checkpoint.name.removeprefix("step-"))
+    results = record.finished(folder, step) if step >= plan.total_steps else None
+    if results is not None and world.rank == 0:
+        print(f"{folder} is finished, after {step:,} steps: use another run.name to train again")
+    return results
+
+
+def mark_finished(run: Run, results: dict[str, float]) -> None:
+    """Record that the run is complete, with its results."""
+    end = {"step": run.step, "results": results}
+    text = json.dumps(record.read(run.folder) | {"finished": end}, indent=2)
+    run.world.run_on_rank_zero(lambda: write_text(run.folder / record.FILE, f"{text}\n"))
