@@ -8,7 +8,6 @@ accelerate launch --config_file configs/accelerate.yaml -m <package>.train \
 import gc
 import math
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list, set_seed
 from tqdm import tqdm
 
-from . import checkpoint, data, loader, optim
+from . import checkpoint, data, loader, optim, record
 from .accelerator import create, join
 from .config import Config, parse
+from .contracts import describe_data, load_data, spec_fields
 from .errors import Stopped, UserError, one_line
 from .log import Clock, MetricsFile
 from .metrics import Means, compute_loss, evaluate, seed_batch
@@ -39,8 +39,16 @@ def train(cfg: Config) -> dict[str, float]:
     is_fp16 = accelerator.scaler is not None
     set_seed(cfg.run.seed)
 
-    # Data.
-    train_set, val_set, spec = data.load(cfg.data)
+    # A run of this name is resumed from its newest checkpoint, unless it is finished.
+    resumed = checkpoint.find(folder)
+    final = check_record(cfg, folder, resumed, processes)
+    if final is not None:
+        accelerator.print(f"{folder} is finished: use another run.name to train again")
+        return final
+
+    # Data. A resumed run keeps its Spec.
+    saved_spec = record.read_spec(folder) if resumed else None
+    train_set, val_set, spec = load_data(data, cfg.data, saved_spec)
     plan = loader.Plan.make(cfg.train, len(train_set), processes)
     train_loader = loader.train_loader(train_set, cfg, plan)
     val_loader = loader.val_loader(val_set, cfg, processes)
@@ -69,7 +77,15 @@ def train(cfg: Config) -> dict[str, float]:
         plan,
         progress.step,
     )
-    metrics_file.steps = plan.total_steps
+    must_stay = record.trained_with(cfg, plan.global_batch_size)
+    must_stay["training samples"] = len(train_set)
+    if resumed and not cfg.run.allow_changes:
+        record.check(folder, must_stay)
+    metrics_file.facts = {
+        "trained_with": must_stay,
+        "spec": spec_fields(spec),
+        "steps": plan.total_steps,
+    }
     metrics_file.first_step = progress.step
     accelerator.init_trackers(str(__package__), metrics_file.options())
     accelerator.print(
@@ -78,6 +94,8 @@ def train(cfg: Config) -> dict[str, float]:
         f"{len(train_set):,} training samples, {len(val_set):,} validation samples, "
         f"global batch {plan.global_batch_size:,}, steps {progress.step:,} to {plan.total_steps:,}"
     )
+    for line in describe_data(data, train_set, val_set, spec):
+        accelerator.print(line)
     bar = tqdm(
         total=plan.total_steps,
         initial=progress.step,
@@ -101,7 +119,10 @@ def train(cfg: Config) -> dict[str, float]:
             val_loader,
             prepare,
         )
-        if results["loss"] < progress.best:
+        if not math.isfinite(results["loss"]):
+            what = f"the validation of step {progress.step:,} has the loss {results['loss']}"
+            accelerator.print(f"warning: {what}, which is not counted as the best")
+        elif results["loss"] < progress.best:
             progress.best = results["loss"]
             checkpoint.replace(accelerator, folder / "best", save_weights)
         log("val", results)
@@ -161,14 +182,31 @@ def train(cfg: Config) -> dict[str, float]:
     if progress.step < plan.total_steps:
         resume = f"resume with --run.name {folder.name}"
         raise Stopped(f"stopped at step {progress.step:,}: {resume}")
+    metrics_file.mark_finished(progress.step, results)
     return results
 
 
 def run_folder(cfg: Config) -> Path:
     """Return the folder of a run; its name is the date and time, unless the config has one."""
-    now = time.strftime("%Y-%m-%d-%H-%M-%S")
-    names = broadcast_object_list([cfg.run.name or now])
+    name = cfg.run.name
+    if name is None and PartialState().is_main_process:
+        name = record.create_folder(cfg.run.dir)
+    names = broadcast_object_list([name])
     return cfg.run.dir / str(names[0])
+
+
+def check_record(
+    cfg: Config, folder: Path, resumed: Path | None, processes: int
+) -> dict[str, float] | None:
+    """Refuse to resume a run with other options; return its results if it is finished."""
+    if resumed is None:
+        return None
+    sizes = cfg.train
+    global_batch_size = sizes.batch_size * sizes.gradient_accumulation_steps * processes
+    if not cfg.run.allow_changes:
+        record.check(folder, record.trained_with(cfg, global_batch_size))
+    step = int(resumed.name.removeprefix("step-"))
+    return record.finished(folder, cfg, step)
 
 
 def build_model(

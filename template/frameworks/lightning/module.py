@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from .contracts import no_weight_decay
 from .data import DataConfig, Prepare, Spec
+from .errors import UserError
 from .metrics import Means, compute_loss
 from .model import ModelConfig, build
 
@@ -146,6 +147,19 @@ class Model(LightningModule):
                 "interval": "step",
             },
         }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse to resume a run with more steps than its schedule has."""
+        if not self.trainer.training:
+            return
+        planned = [state.get("total_steps") for state in checkpoint.get("lr_schedulers", [])]
+        steps = self.trainer.estimated_stepping_batches
+        if planned and planned[0] is not None and steps > planned[0]:
+            raise UserError(
+                f"the checkpoint is of a run of {planned[0]:,} steps, and not {steps:,}, and 1cycle "
+                "spans the whole run: put trainer.max_epochs and trainer.max_steps back, or train "
+                "a new run, without --ckpt_path"
+            )
 
     def one_cycle(self, optimizer: Optimizer) -> OneCycleLR:
         """Return the 1cycle schedule: Smith and Topin 2018 (arXiv:1708.07120)."""

@@ -19,7 +19,7 @@ from .checkpoint import write_text
 from .distributed import explain_device
 from .loader import Loader
 from .precision import best
-from .record import FILE, extend, trained_with
+from .record import FILE, check, extend, trained_with
 from .run import Run
 
 
@@ -153,9 +153,12 @@ class Log:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         plan = self.run.plan
         must_stay = trained_with(self.run.cfg, plan.global_batch_size)
+        must_stay["training samples"] = plan.samples
+        if self.run.step > 0 and not self.run.cfg.run.allow_changes:
+            check(self.run.folder, must_stay)
         values = {
             "config": asdict(self.run.cfg),
-            "trained_with": must_stay | {"training samples": plan.samples},
+            "trained_with": must_stay,
             "steps": plan.total_steps,
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
             "command": sys.argv,

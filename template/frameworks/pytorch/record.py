@@ -39,6 +39,12 @@ def read(folder: Path) -> dict[str, Any]:
     return {}
 
 
+def read_spec(folder: Path) -> dict[str, Any] | None:
+    """Return the fields of the Spec in a record, if it has them."""
+    spec: dict[str, Any] | None = _as_tuples(read(folder).get("spec"))
+    return spec
+
+
 def check(folder: Path, now: dict[str, Any]) -> None:
     """Refuse to resume a run that was trained with something else.
 
@@ -75,10 +81,13 @@ def extend(folder: Path, record: dict[str, Any], step: int) -> dict[str, Any]:
     return new | {"history": history} if history else new
 
 
-def finished(folder: Path, step: int) -> dict[str, float] | None:
-    """Return the results of a run, if it was complete at this step."""
-    end = read(folder).get("finished", {})
-    results: dict[str, float] | None = end.get("results") if end.get("step") == step else None
+def finished(folder: Path, cfg: Any, step: int) -> dict[str, float] | None:
+    """Return the results of a run, if it ended at this step with the same options."""
+    record = read(folder)
+    end = record.get("finished", {})
+    if end.get("step") != step or record.get("config") != _as_json(asdict(cfg)):
+        return None
+    results: dict[str, float] = end["results"]
     return results
 
 
@@ -94,6 +103,15 @@ def create_folder(parent: Path) -> str:
         except FileExistsError:  # another run started in the same second
             number += 1
             name = f"{now}-{number}"
+
+
+def _as_tuples(value: Any) -> Any:
+    """Return the value with its lists as tuples, which JSON does not have."""
+    if isinstance(value, list):
+        return tuple(map(_as_tuples, value))
+    if isinstance(value, dict):
+        return {key: _as_tuples(part) for key, part in value.items()}
+    return value
 
 
 def _as_json(values: dict[str, Any]) -> dict[str, Any]:

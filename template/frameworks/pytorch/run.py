@@ -71,20 +71,14 @@ def find_checkpoint(cfg: BaseConfig, world: World) -> Path | None:
 
 
 def finished_results(
-    cfg: BaseConfig, plan: BatchPlan, checkpoint: Path | None, world: World
+    cfg: BaseConfig, checkpoint: Path | None, world: World
 ) -> dict[str, float] | None:
-    """Return the results of a run that is finished, and say so.
-
-    Raises:
-        UserError: the run was trained with another number of samples.
-    """
+    """Return the results of a run that is finished with this checkpoint, and say so."""
     if checkpoint is None:
         return None
     folder = checkpoint.parents[1]
-    if not cfg.run.allow_changes:
-        record.check(folder, {"training samples": plan.samples})
     step = int(checkpoint.name.removeprefix("step-"))
-    results = record.finished(folder, step) if step >= plan.total_steps else None
+    results = record.finished(folder, cfg, step)
     if results is not None and world.rank == 0:
         print(f"{folder} is finished, after {step:,} steps: use another run.name to train again")
     return results

@@ -35,16 +35,18 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     torch.manual_seed(cfg.run.seed)
     precision_name, autocast, scaler = precision.setup(cfg.speed, world.device)
 
-    # Data. The ranks take turns with the micro-batches of one order. A resumed run keeps its Spec.
+    # A run of this name is resumed from its newest intact checkpoint, unless it is finished.
     resumed = find_checkpoint(cfg, world)
+    final = finished_results(cfg, resumed, world)
+    if final is not None:
+        return final
+
+    # Data. The ranks take turns with the micro-batches of one order. A resumed run keeps its Spec.
     train_set, val_set, spec = load_data(data, cfg.data, checkpoint.spec_of(resumed))
     about_data = describe_data(data, train_set, val_set, spec)
     train_set = components.wrap_dataset(train_set)
     val_set = components.wrap_dataset(val_set)
     plan = loader.BatchPlan.make(cfg.train, len(train_set), world.size)
-    results = finished_results(cfg, plan, resumed, world)
-    if results is not None:
-        return results
     prepare = data.Prepare(spec, cfg.data).to(world.device)
     val_indices, num_val_batches = loader.val_batches(len(val_set), plan.batch_size, world)
     val_loader = loader.Loader(val_set, val_indices, cfg.loader, world)
@@ -61,7 +63,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     optimizer = components.build_optimizer(model, cfg)
     schedule = components.build_schedule(plan, cfg)
 
-    # Resume from the newest intact checkpoint of this run.
+    # Resume.
     run = Run(cfg, world, run_folder(cfg.run, world), plan, model, optimizer)
     components.on_train_start(run)
     checkpoints = components.checkpointer(run)
