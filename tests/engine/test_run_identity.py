@@ -110,7 +110,7 @@ def test_run_without_a_checkpoint_starts_anew_with_any_options(
     tiny: MakePackage, tmp_path: Path
 ) -> None:
     p = tiny()
-    with pytest.raises(p.errors.UserError, match="is nan"):
+    with pytest.raises(p.errors.UserError, match="the gradient norm nan"):
         p.train_here(tmp_path, *SIX, "--model.kind=nan", "--train.batch_size=8")
     p.train_here(tmp_path, *SIX)
     assert record(tmp_path)["config"]["model"]["kind"] == "plain"
@@ -146,19 +146,20 @@ def test_component_that_decides_what_is_trained_stays_and_others_may_change(
 
 
 def test_finished_run_says_so_in_one_line_and_changes_nothing(
-    tiny: MakePackage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: MakePackage, tmp_path: Path
 ) -> None:
     p = tiny()
-    results = p.train_here(tmp_path, *SIX)
+    p.finish(tmp_path, *SIX)
     before = record(tmp_path), rows(tmp_path), checkpoints(tmp_path)
-    capsys.readouterr()
-    assert p.train_here(tmp_path, *SIX) == results
-    assert capsys.readouterr().out == (
-        f"{tmp_path}/a is finished, after 6 steps: use another run.name to train again\n"
-    )
-    done = p.finish(tmp_path, *SIX)
-    assert done.stdout.count("is finished") == done.stdout.count("\n") == 1
+    for ranks in (1, 2):
+        # the global batch of two ranks differs, but nothing is left to train
+        done = p.finish(tmp_path, *SIX, ranks=ranks)
+        line = f"{tmp_path}/a is finished, after 6 steps: use another run.name\n"
+        assert (done.stdout, done.stderr) == (line, "")
     assert (record(tmp_path), rows(tmp_path), checkpoints(tmp_path)) == before
+    (checkpoints(tmp_path)[-1] / "state.pt").unlink()
+    assert "done after 6 steps" in p.finish(tmp_path, *SIX).stdout
+    assert (rows(tmp_path), checkpoints(tmp_path)) == before[1:]
 
 
 class Data:
@@ -257,10 +258,34 @@ def test_data_that_take_the_spec_get_the_saved_one(
     assert tests == [trained]
 
 
+def test_finetuning_on_other_data_says_what_differs(
+    tiny: MakePackage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    p = tiny("finetune")
+    data = Data(p, monkeypatch)
+    p.train_here(tmp_path / "first", *SIX)
+    on = ["--finetune.enabled=true", f"--finetune.weights={tmp_path}/first/a"]
+    p.train_here(tmp_path / "same", *SIX, *on)
+    assert "its data differ" not in capsys.readouterr().out
+    data.spec = data.make(classes=("dog", "wolf"), mean=(0.7,))
+    p.train_here(tmp_path / "other", *SIX, *on)
+    assert f"from {tmp_path}/first/a; its data differ in classes, mean\n" in (
+        capsys.readouterr().out
+    )
+
+
 def test_spec_with_other_fields_is_one_line(tiny: MakePackage, tmp_path: Path, data: Data) -> None:
     p = tiny()
     unfinished(p, tmp_path)
-    data.patch.setattr(p.data, "Spec", dataclass(type("Spec", (), {"__annotations__": {}})))
+
+    @dataclass(frozen=True)
+    class Smaller:
+        inputs: int = 4
+
+    data.patch.setattr(p.data, "Spec", Smaller)
     with pytest.raises(p.errors.UserError, match=r"the Spec of data.py is not that of the run \("):
         p.train_here(tmp_path, *SIX)
 
@@ -272,6 +297,7 @@ def test_spec_that_no_checkpoint_could_keep_is_one_line(
     data.spec = data.make(mean=np.ones(1))  # type: ignore[arg-type]
     with pytest.raises(p.errors.UserError, match="Spec.mean of data.py has a ndarray"):
         p.train_here(tmp_path, *SIX)
+    assert not (tmp_path / "a").exists(), "before the first step"
 
 
 def test_checkpoint_of_before_without_a_spec_resumes_and_is_evaluated(
@@ -349,7 +375,9 @@ def test_early_stopping_takes_no_infinity_for_the_best(
     options = ["--train.steps=5", "--train.eval_every=1", "--train.monitor_mode=max"]
     p.train_here(tmp_path, *options, "--early_stopping.enabled=true", "--early_stopping.patience=2")
     assert saved(tmp_path)["step"] == 5
-    assert saved(tmp_path)["components"]["early_stopping"]["best"] == -3.0
+    assert saved(tmp_path)["components"]["early_stopping"]["best"] == -2.0, (
+        "as before the last validation"
+    )
 
 
 def test_best_is_of_the_present_monitor(
@@ -366,12 +394,19 @@ def test_best_is_of_the_present_monitor(
 
 
 FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "other keys": (lambda state: {"step": 9, "weights": state["model"]}, "has no components"),
-    "a list": (lambda state: [1, 2], "has no components"),
-    "a tensor": (lambda state: torch.ones(3), "has no "),
-    "a pickle of code": (lambda state: {"step": subprocess.Popen}, "has no weights alone"),
-    "text": (lambda state: b"hello", "has no "),
-    "empty": (lambda state: b"", "has no content that torch can read"),
+    "other keys": (
+        lambda state: {"step": 9, "weights": state["model"]},
+        "has no model: remove its folder",
+    ),
+    "a list": (lambda state: [1, 2], "has no model"),
+    "a tensor": (lambda state: torch.ones(3), "cannot be read"),
+    "a pickle of code": (lambda state: {"step": subprocess.Popen}, "has something else than"),
+    "text": (lambda state: b"hello", "cannot be read"),
+    "empty": (lambda state: b"", "cannot be read"),
+    "no optimizer": (
+        lambda state: {key: state[key] for key in ("step", "model", "spec", "components")},
+        "has no skipped_steps",
+    ),
 }
 
 
@@ -384,11 +419,11 @@ def test_foreign_content_is_one_line_with_the_file(
     checkpoint = checkpoints(tmp_path)[-1]
     change, message = FOREIGN[kind]
     write_state(checkpoint, change(saved(tmp_path)))
-    for use in (
-        lambda: p.train_here(tmp_path, *SIX),
-        lambda: p.evaluate.load_run(tmp_path / "a", CPU),
-        lambda: p.checkpoint.load_weights(tmp_path / "a"),
-    ):
+    uses = [lambda: p.train_here(tmp_path, *SIX)]
+    if kind != "no optimizer":
+        uses.append(lambda: p.evaluate.load_run(tmp_path / "a", CPU))
+        uses.append(lambda: p.checkpoint.load_weights(tmp_path / "a"))
+    for use in uses:
         with pytest.raises(p.errors.UserError) as raised:
             use()
         assert f"the checkpoint {checkpoint}/state.pt " in str(raised.value)
@@ -404,15 +439,15 @@ def test_model_and_optimizer_that_do_not_fit_are_one_line(
     unfinished(p, tmp_path)
     build = p.model.build
 
-    def wider(*sections: Any) -> nn.Module:
-        net: Any = build(*sections)
+    def wider(*sections: Any) -> Any:
+        net = build(*sections)
         net.layers[4] = nn.Linear(8, 2)
-        return net  # type: ignore[no-any-return]
+        return net
 
-    def frozen(*sections: Any) -> nn.Module:
-        net: Any = build(*sections)
+    def frozen(*sections: Any) -> Any:
+        net = build(*sections)
         net.layers[4].bias.requires_grad_(False)
-        return net  # type: ignore[no-any-return]
+        return net
 
     for module in (p.train, p.evaluate):
         monkeypatch.setattr(module, "build", wider)

@@ -88,11 +88,10 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
     def finish(self) -> None:
         """Do nothing: each row is in the file."""
 
-    def mark_finished(self, step: int, results: dict[str, float]) -> None:
-        """Record that the run is complete, with its results."""
+    def mark_finished(self, step: int) -> None:
+        """Record that the run is complete."""
         if PartialState().is_main_process:
-            end = {"step": step, "results": results}
-            self.write_record(read(self.folder) | {"finished": end})
+            self.write_record(read(self.folder) | {"finished": step})
 
     def _precedes(self, line: str) -> bool:
         """Whether a row stays when the run is resumed, which validates again."""

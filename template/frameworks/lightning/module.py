@@ -152,14 +152,15 @@ class Model(LightningModule):
         """Refuse to resume a run with more steps than its schedule has."""
         if not self.trainer.training:
             return
-        planned = [state.get("total_steps") for state in checkpoint.get("lr_schedulers", [])]
         steps = self.trainer.estimated_stepping_batches
-        if planned and planned[0] is not None and steps > planned[0]:
-            raise UserError(
-                f"the checkpoint is of a run of {planned[0]:,} steps, and not {steps:,}, and 1cycle "
-                "spans the whole run: put trainer.max_epochs and trainer.max_steps back, or train "
-                "a new run, without --ckpt_path"
-            )
+        for schedule in checkpoint.get("lr_schedulers", []):
+            planned = schedule.get("total_steps", steps)
+            if planned < steps:
+                raise UserError(
+                    f"the checkpoint is of a run of {planned:,} steps, and not {steps:,}: put "
+                    "trainer.max_epochs and trainer.max_steps back, as 1cycle spans the whole run, "
+                    "or start a new run, without --ckpt_path"
+                )
 
     def one_cycle(self, optimizer: Optimizer) -> OneCycleLR:
         """Return the 1cycle schedule: Smith and Topin 2018 (arXiv:1708.07120)."""

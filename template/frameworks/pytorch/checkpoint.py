@@ -218,15 +218,18 @@ def _load(file: Path, keys: Collection[str], mmap: bool = False) -> dict[str, An
 
     Nothing in it is executed.
     """
+    problem = ""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
-        missing = [key for key in sorted(keys) if key not in content]
+        for key in sorted(keys):
+            if key not in content:
+                problem = f"has no {key}"
     except UnpicklingError:
-        missing = ["weights alone, but code as well"]
+        problem = "has something else than tensors and numbers"
     except Exception as error:  # torch raises many kinds
-        missing = [f"content that torch can read ({str(error).split(chr(10))[0]})"]
-    if missing:
-        raise UserError(f"the checkpoint {file} has no {missing[0]}: remove its folder")
+        problem = f"cannot be read ({' '.join(str(error).split())[:200]})"
+    if problem:
+        raise UserError(f"the checkpoint {file} {problem}: remove its folder")
     return dict(content)
 
 

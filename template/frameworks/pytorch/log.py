@@ -19,7 +19,7 @@ from .checkpoint import write_text
 from .distributed import explain_device
 from .loader import Loader
 from .precision import best
-from .record import FILE, check, extend, trained_with
+from .record import FILE, check, extend, read, trained_with
 from .run import Run
 
 
@@ -32,6 +32,7 @@ class Log:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.file = run.folder / "metrics.jsonl"
+        self.is_done = False
         run.world.run_on_rank_zero(self._prepare)
         self.stream = self.file.open("a", encoding="utf-8") if run.world.rank == 0 else None
         off = None if self.stream else True  # None: off unless stderr is a terminal
@@ -45,10 +46,12 @@ class Log:
         self._begin_interval()
 
     def close(self) -> None:
-        """Close the progress bar and the file."""
+        """Close the progress bar and the file; record a complete run as finished."""
         self.bar.close()
         if self.stream:
             self.stream.close()
+        if self.stream and self.is_done:  # after the components, which may still have saved
+            self._write_record(read(self.run.folder) | {"finished": self.run.step})
 
     def first_lines(
         self,
@@ -136,6 +139,7 @@ class Log:
 
     def done(self, results: dict[str, float]) -> None:
         """Print the results of the last validation."""
+        self.is_done = True
         shown = ", ".join(f"{name} {value:.4g}" for name, value in results.items())
         self.print(f"done after {self.run.step:,} steps: {shown}")
 
@@ -148,6 +152,9 @@ class Log:
         self.interval_start = time.perf_counter()
         self.interval_step = self.run.step
         self.waited = 0.0
+
+    def _write_record(self, values: dict[str, Any]) -> None:
+        write_text(self.run.folder / FILE, json.dumps(values, indent=2) + "\n")
 
     def _prepare(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -164,8 +171,7 @@ class Log:
             "command": sys.argv,
             "commit": _commit(),
         }
-        text = json.dumps(extend(self.run.folder, values, self.run.step), indent=2)
-        write_text(self.run.folder / FILE, text + "\n")
+        self._write_record(extend(self.run.folder, values, self.run.step))
         lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
         kept = [f"{line}\n" for line in lines if _precedes(line, self.run.step)]
         write_text(self.file, "".join(kept))

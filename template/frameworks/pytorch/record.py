@@ -39,9 +39,9 @@ def read(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def read_spec(folder: Path) -> dict[str, Any] | None:
-    """Return the fields of the Spec in a record, if it has them."""
-    spec: dict[str, Any] | None = _as_tuples(read(folder).get("spec"))
+def read_spec(folder: Path | None) -> dict[str, Any] | None:
+    """Return the fields of the Spec in the record of a run, if it has them."""
+    spec: dict[str, Any] | None = _as_tuples(read(folder).get("spec")) if folder else None
     return spec
 
 
@@ -81,14 +81,11 @@ def extend(folder: Path, record: dict[str, Any], step: int) -> dict[str, Any]:
     return new | {"history": history} if history else new
 
 
-def finished(folder: Path, cfg: Any, step: int) -> dict[str, float] | None:
-    """Return the results of a run, if it ended at this step with the same options."""
+def finished_at(folder: Path, cfg: Any) -> int | None:
+    """Return the last step of a run that ended with the same options, else None."""
     record = read(folder)
-    end = record.get("finished", {})
-    if end.get("step") != step or record.get("config") != _as_json(asdict(cfg)):
-        return None
-    results: dict[str, float] = end["results"]
-    return results
+    step: int | None = record.get("finished")
+    return step if record.get("config") == _as_json(asdict(cfg)) else None
 
 
 def create_folder(parent: Path) -> str:

@@ -1,14 +1,14 @@
-"""The state of a run that the log and components read while the model trains."""
+"""The state of a run that the log and components read while the model trains; its folder."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
 from . import record
-from .checkpoint import newest, write_text
+from .checkpoint import newest, restore
 from .config import BaseConfig, RunConfig
 from .distributed import World
 from .loader import BatchPlan
@@ -25,6 +25,8 @@ class Run:
     model: nn.Module
     """The module whose weights and names a checkpoint has, without DDP around it."""
     optimizer: Optimizer
+    spec: Any = None
+    """The Spec of data.py."""
     step: int = 0
     """Optimizer steps so far."""
     skipped_steps: int = 0
@@ -36,6 +38,12 @@ class Run:
     def is_over(self) -> bool:
         """Whether there is no further step."""
         return self.finished or self.step >= self.plan.total_steps
+
+    def restore(self, saved: dict[str, Any], folder: Path) -> None:
+        """Restore the steps and the model from the state of a checkpoint."""
+        self.step = saved["step"]
+        self.skipped_steps = saved["skipped_steps"]
+        restore(self.model, saved["model"], folder)
 
 
 def run_folder(cfg: RunConfig, world: World) -> Path:
@@ -70,22 +78,19 @@ def find_checkpoint(cfg: BaseConfig, world: World) -> Path | None:
     return Path(path) if path else None
 
 
-def finished_results(
-    cfg: BaseConfig, checkpoint: Path | None, world: World
-) -> dict[str, float] | None:
-    """Return the results of a run that is finished with this checkpoint, and say so."""
-    if checkpoint is None:
-        return None
-    folder = checkpoint.parents[1]
-    step = int(checkpoint.name.removeprefix("step-"))
-    results = record.finished(folder, cfg, step)
-    if results is not None and world.rank == 0:
-        print(f"{folder} is finished, after {step:,} steps: use another run.name to train again")
-    return results
+def is_finished(cfg: BaseConfig, world: World) -> bool:
+    """Whether the run of this name ended with the same options; say so."""
+    folder = cfg.run.dir / (cfg.run.name or "")
+    step = record.finished_at(folder, cfg)
+    if step is None:
+        return False
+    found: list[str] = []
 
+    def find() -> None:
+        last = newest(folder / "checkpoints")
+        if last is not None and last.name == f"step-{step:08d}":
+            found.append(last.name)
+            print(f"{folder} is finished, after {step:,} steps: use another run.name")
 
-def mark_finished(run: Run, results: dict[str, float]) -> None:
-    """Record that the run is complete, with its results."""
-    end = {"step": run.step, "results": results}
-    text = json.dumps(record.read(run.folder) | {"finished": end}, indent=2)
-    run.world.run_on_rank_zero(lambda: write_text(run.folder / record.FILE, f"{text}\n"))
+    world.run_on_rank_zero(find)
+    return bool(world.broadcast("".join(found)))

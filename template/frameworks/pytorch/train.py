@@ -22,7 +22,7 @@ from .errors import Stopped, one_line
 from .log import Log
 from .metrics import Meter, check_finite, compute_loss, evaluate
 from .model import build
-from .run import Run, find_checkpoint, finished_results, mark_finished, run_folder
+from .run import Run, find_checkpoint, is_finished, run_folder
 from .signals import StopRequests
 
 
@@ -35,13 +35,8 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     torch.manual_seed(cfg.run.seed)
     precision_name, autocast, scaler = precision.setup(cfg.speed, world.device)
 
-    # A run of this name is resumed from its newest intact checkpoint, unless it is finished.
-    resumed = find_checkpoint(cfg, world)
-    final = finished_results(cfg, resumed, world)
-    if final is not None:
-        return final
-
     # Data. The ranks take turns with the micro-batches of one order. A resumed run keeps its Spec.
+    resumed = find_checkpoint(cfg, world)
     train_set, val_set, spec = load_data(data, cfg.data, checkpoint.spec_of(resumed))
     about_data = describe_data(data, train_set, val_set, spec)
     train_set = components.wrap_dataset(train_set)
@@ -63,8 +58,8 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     optimizer = components.build_optimizer(model, cfg)
     schedule = components.build_schedule(plan, cfg)
 
-    # Resume.
-    run = Run(cfg, world, run_folder(cfg.run, world), plan, model, optimizer)
+    # Resume from the newest intact checkpoint of this run.
+    run = Run(cfg, world, run_folder(cfg.run, world), plan, model, optimizer, spec)
     components.on_train_start(run)
     checkpoints = components.checkpointer(run)
 
@@ -82,9 +77,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
 
     if resumed is not None:
         saved = checkpoints.read(resumed, state_dict())
-        run.step = saved["step"]
-        run.skipped_steps = saved["skipped_steps"]
-        checkpoint.restore(model, saved["model"], resumed)
+        run.restore(saved, resumed)
         optim.load_state(optimizer, saved)
         scaler.load_state_dict(saved["scaler"])
         components.load_state_dict(saved["components"])
@@ -181,7 +174,6 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 raise Stopped(f"stopped at step {run.step:,}: {resume}")
 
         log.done(results)
-    mark_finished(run, results)
     return results
 
 
@@ -190,7 +182,8 @@ def main() -> None:
     with one_line():
         cfg = parse(Config)
         with distributed.init(cfg.run.device) as world:
-            train(cfg, world)
+            if not is_finished(cfg, world):
+                train(cfg, world)
 
 
 if __name__ == "__main__":

@@ -83,20 +83,29 @@ def load_data(data: Any, cfg: Any, saved: dict[str, Any] | None = None) -> tuple
     different `Spec`: the weights would not mean the same.
     """
     if saved is None:
-        found: tuple[Any, Any, Any] = data.load(cfg)
-        return found
+        train_set, val_set, spec = data.load(cfg)
+        spec_fields(spec)  # refuses at once what a checkpoint could not keep
+        return train_set, val_set, spec
     spec = _restore_spec(data, saved)
     if "spec" in signature(data.load).parameters:
         train_set, val_set, _ = data.load(cfg, spec)
         return train_set, val_set, spec
     train_set, val_set, own = data.load(cfg)
-    for name, value in asdict(own).items():
-        if not _is_same(value, saved.get(name, value)):
-            raise UserError(
-                f"Spec.{name} of data.py is {_short(value)}, and the run was trained with "
-                f"{_short(saved[name])}: put the data of the run back, or train a new run"
-            )
+    for name in spec_differences(own, saved):
+        raise UserError(
+            f"Spec.{name} of data.py is {_short(getattr(own, name))}, and the run was trained with "
+            f"{_short(saved[name])}: put the data of the run back, or train a new run"
+        )
     return train_set, val_set, spec
+
+
+def spec_differences(spec: Any, saved: dict[str, Any]) -> list[str]:
+    """Return the fields in which a `Spec` differs from a saved one by more than rounding."""
+    return [
+        name
+        for name, value in (spec_fields(spec) or {}).items()
+        if not _is_same(value, saved.get(name, value))
+    ]
 
 
 def spec_fields(spec: Any) -> dict[str, Any] | None:
