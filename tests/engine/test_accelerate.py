@@ -4,6 +4,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,51 @@ def test_evaluation_is_one_line_of_json(tiny: Package, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["loss"] == pytest.approx(best)
 
 
+def test_run_is_resumed_with_what_it_was_trained_with(tiny: Package, tmp_path: Path) -> None:
+    tiny.finish(tmp_path, *SHORT)
+    line = f"{tmp_path}/a is finished, after 12 steps: use another run.name\n"
+    assert tiny.finish(tmp_path, *SHORT).stdout == line
+    for option, message in {
+        "--optim.lr=0.1": "optim.lr=0.001, and not 0.1",
+        "--train.batch_size=2": "train.global_batch_size=",
+        "--train.steps=99": "train.steps=12, and not 99",
+    }.items():
+        with pytest.raises(tiny.errors.UserError, match=message):
+            train_here(tiny, tmp_path, *SHORT, option)
+    train_here(tiny, tmp_path, *SHORT, "--train.steps=14", "--run.allow_changes=true")
+    record = json.loads((tmp_path / "a/config.json").read_text())
+    assert record["history"][0]["config"]["train"]["steps"] == 12
+    assert record["finished"] == 14
+
+
+def test_other_spec_is_one_line(
+    tiny: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_here(tiny, tmp_path, *SHORT)
+    load = tiny.data.load
+
+    def load_other(cfg: Any) -> Any:
+        train_set, val_set, _ = load(cfg)
+        return train_set, val_set, tiny.data.Spec(inputs=5)
+
+    monkeypatch.setattr(tiny.data, "load", load_other)
+    with pytest.raises(tiny.errors.UserError, match="Spec.inputs of data.py is 5, and the run was"):
+        tiny.evaluate.load_run(tmp_path / "a", torch.device("cpu"))
+    longer = ["--train.steps=14", "--run.allow_changes=true"]
+    with pytest.raises(tiny.errors.UserError, match="Spec.inputs of data.py is 5, and the run was"):
+        train_here(tiny, tmp_path, *SHORT, *longer)
+
+
+def test_runs_without_a_name_have_folders_of_their_own(
+    tiny: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "strftime", lambda _: "2026-11-27-10-00-00")
+    for _ in range(2):
+        train_here(tiny, tmp_path, *SHORT, "--run.name=null")
+    names = ["2026-11-27-10-00-00", "2026-11-27-10-00-00-2"]
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == names
+
+
 class Payload:
     """Writes a file when it is unpickled."""
 
@@ -261,5 +307,5 @@ def test_hostile_checkpoint_executes_nothing(
     torch.save({"state": Payload(executed)}, checkpoints(tmp_path)[-1] / name)
     pickle.loads(pickle.dumps(Payload(executed)))  # noqa: S301
     executed.unlink()
-    tiny.start(tmp_path, *SHORT, "--train.steps=13").finish()
+    tiny.start(tmp_path, *SHORT, "--train.steps=13", "--run.allow_changes=true").finish()
     assert not executed.exists()

@@ -162,6 +162,6 @@ def test_stopped_run_resumes_to_the_same_end(
 def test_run_that_had_no_checks_can_begin_with_them(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny("nonfinite")
     p.train_here(tmp_path, *ON, "--nonfinite.enabled=false", "--train.steps=4")
-    p.train_here(tmp_path, *ON, "--train.steps=8")
-    p.train_here(tmp_path, *ON, "--nonfinite.enabled=false")
+    p.train_here(tmp_path, *ON, "--train.steps=8", "--run.allow_changes=true")
+    p.train_here(tmp_path, *ON, "--nonfinite.enabled=false", "--run.allow_changes=true")
     assert saved(tmp_path)["step"] == 12

@@ -86,7 +86,12 @@ def test_checkpoint_and_file_give_the_smaller_size(tiny: MakePackage, tmp_path: 
     p.train_here(tmp_path, *OOM, "--train.steps=2")
     for written, size in (("4", 4), ("8", 4), ("2", 2)):
         (tmp_path / "a/oom.json").write_text(written)
-        p.train_here(tmp_path, *OOM, f"--train.steps={saved(tmp_path)['step'] + 1}")
+        p.train_here(
+            tmp_path,
+            *OOM,
+            "--run.allow_changes=true",
+            f"--train.steps={saved(tmp_path)['step'] + 1}",
+        )
         assert saved(tmp_path)["components"]["oom"] == {"size": size}
 
 

@@ -211,8 +211,11 @@ def test_other_optimizer_than_that_of_the_checkpoint_is_one_line(
 ) -> None:
     p = package("mlp", "optimizers")
     p.train_here(tmp_path, "--train.steps=2")
+    other = ["--train.steps=2", "--optimizers.enabled=true"]
+    with pytest.raises(p.errors.UserError, match="optimizers.enabled=false, and not true"):
+        p.train_here(tmp_path, *other)
     with pytest.raises(p.errors.UserError, match="was saved with AdamW, not SGD"):
-        p.train_here(tmp_path, "--train.steps=4", "--optimizers.enabled=true")
+        p.train_here(tmp_path, *other, "--run.allow_changes=true")
 
 
 def test_missing_package_is_one_line(package: MakePackage, monkeypatch: pytest.MonkeyPatch) -> None:

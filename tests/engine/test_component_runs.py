@@ -152,9 +152,7 @@ def test_sharded_run_equals_ddp_and_its_weights_are_whole(
     assert weights[0].keys() == weights[1].keys()
     for name, weight in weights[0].items():
         torch.testing.assert_close(weight, weights[1][name], rtol=1e-3, atol=2e-4)
-    done = p.finish(
-        tmp_path / "ddp", *options, "--train.steps=9", "--fsdp.enabled=true", ranks=2, expect=1
-    )
+    done = p.finish(tmp_path / "ddp", *options, "--fsdp.enabled=true", ranks=2, expect=1)
     assert "was saved without fsdp" in done.stderr
 
 
@@ -182,5 +180,6 @@ def test_average_can_be_added_to_a_run_and_removed_from_it(
 ) -> None:
     p = tiny("ema")
     for number, enabled in enumerate(["false", "true", "false"], 1):
-        p.train_here(tmp_path, f"--train.steps={3 * number}", f"--ema.enabled={enabled}")
+        more = [f"--train.steps={3 * number}", "--run.allow_changes=true"]
+        p.train_here(tmp_path, *more, f"--ema.enabled={enabled}")
     assert saved(tmp_path)["step"] == 9

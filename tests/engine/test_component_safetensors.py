@@ -96,6 +96,13 @@ def test_checkpoint_that_the_coming_one_replaces_gets_no_file(
     p = tiny("safetensors")
     p.train_here(tmp_path, *SIX, "--train.steps=3", "--safetensors.enabled=false")
     [only] = checkpoints(tmp_path)
+    longer = [
+        *SIX,
+        "--train.steps=4",
+        "--train.eval_every=4",
+        "--run.keep=1",
+        "--run.allow_changes=true",
+    ]
     for best, expected in ((99, []), (3, [only])):
         (tmp_path / "a/checkpoints/best.json").write_text(f'{{"step": {best}, "value": 0}}')
         with monkeypatch.context() as patch:
@@ -104,9 +111,9 @@ def test_checkpoint_that_the_coming_one_replaces_gets_no_file(
             patch.setattr(
                 p.components.safetensors.Safetensors, "on_train_end", lambda own, run: None
             )
-            p.train_here(tmp_path, *SIX, "--train.steps=4", "--train.eval_every=4", "--run.keep=1")
+            p.train_here(tmp_path, *longer)
         assert [file.parent for file in only.parent.rglob("weights.safetensors")] == expected
-    p.train_here(tmp_path, *SIX, "--train.steps=4", "--train.eval_every=4", "--run.keep=1")
+    p.train_here(tmp_path, *longer)
 
 
 def test_checkpoint_that_is_replaced_meanwhile_is_no_error(

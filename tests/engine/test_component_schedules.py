@@ -127,7 +127,8 @@ def test_wsd_is_continued_from_before_its_decay(package: MakePackage, tmp_path: 
         "--train.eval_every=4",
     ]
     p.train_here(tmp_path, *options, "--train.steps=4", "--schedules.decay=0.25")
-    p.train_here(tmp_path, *options, "--train.steps=8", "--schedules.decay=0.5")
+    longer = ["--train.steps=8", "--schedules.decay=0.5", "--run.allow_changes=true"]
+    p.train_here(tmp_path, *options, *longer)
     found = [row["lr"] for row in rows(tmp_path, "train")]
     assert found[:5] == [p.options().optim.lr] * 5
     assert found[5:] == sorted(found[5:], reverse=True)

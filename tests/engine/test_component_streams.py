@@ -15,6 +15,7 @@ import pytest
 import torch
 from engine import MakePackage, Package, equal, rows, saved
 
+CHANGED = "--run.allow_changes=true"
 DATA = '''
 """Numbers of samples, as shards or as an IterableDataset; each rank notes those that it trains on."""
 
@@ -200,7 +201,7 @@ def test_killed_run_ends_as_an_uninterrupted_one(
     assert process.exitcode == -signal.SIGKILL
     wait_for_lock(tmp_path / "killed/a/.lock")
     assert saved(tmp_path / "killed")["step"] == 4
-    p.train_here(tmp_path / "killed", *chosen, noted(tmp_path / "killed"))
+    p.train_here(tmp_path / "killed", *chosen, noted(tmp_path / "killed"), CHANGED)
     assert notes(tmp_path / "killed") == notes(tmp_path / "whole")[8:]
     assert equal(saved(tmp_path / "killed"), saved(tmp_path / "whole"))
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
@@ -215,7 +216,7 @@ def test_other_number_of_workers_has_the_same_samples(
     whole = notes(tmp_path / "whole")
     for steps, workers in ((3, 2), (5, 0), (8, 1)):
         chosen += [f"--train.steps={steps}", f"--loader.num_workers={workers}"]
-        p.train_here(tmp_path / "parts", *chosen, noted(tmp_path / "parts"))
+        p.train_here(tmp_path / "parts", *chosen, noted(tmp_path / "parts"), CHANGED)
     assert notes(tmp_path / "parts") == whole
     assert len({number for batch in whole for number in batch}) == 32  # of different readers
 
@@ -239,7 +240,11 @@ def test_batches_that_were_only_prefetched_are_trained_on_after_a_resume(
     p.train_here(tmp_path / "whole", *chosen, noted(tmp_path / "whole"))
     for steps in ("3", "8"):
         p.train_here(
-            tmp_path / "parts", *chosen, f"--train.steps={steps}", noted(tmp_path / "parts")
+            tmp_path / "parts",
+            *chosen,
+            f"--train.steps={steps}",
+            noted(tmp_path / "parts"),
+            CHANGED,
         )
     assert notes(tmp_path / "parts") == notes(tmp_path / "whole")
 
@@ -255,7 +260,7 @@ def test_two_ranks_have_disjoint_samples_and_one_rank_continues(
     p.train_here(tmp_path / "one", *chosen, noted(tmp_path / "one"), "--streams.readers=2")
     one = notes(tmp_path / "one")
     assert one[:14] == [batch for step in zip(first, second, strict=True) for batch in step]
-    p.train_here(tmp_path / "two", *chosen, noted(tmp_path / "two"))
+    p.train_here(tmp_path / "two", *chosen, noted(tmp_path / "two"), CHANGED)
     assert notes(tmp_path / "two")[7:] == one[14:]
 
 
@@ -266,13 +271,13 @@ def test_dataset_that_splits_itself_keeps_its_workers(
         shards, "--data.kind=split", "--streams.split=dataset", "--loader.num_workers=2"
     )
     for steps in ("3", "8"):
-        p.train_here(tmp_path, *chosen, f"--train.steps={steps}", noted(tmp_path))
+        p.train_here(tmp_path, *chosen, f"--train.steps={steps}", noted(tmp_path), CHANGED)
     found = [batch[0] for batch in notes(tmp_path)]
     assert found == [1, 1001, 5, 1005, 9, 1009, 13, 1013]
     with pytest.raises(
         p.errors.UserError, match=r"streams\.split is dataset: use 2 ranks x loader\.num_workers"
     ):
-        p.train_here(tmp_path, *chosen, "--train.steps=9", "--loader.num_workers=1")
+        p.train_here(tmp_path, *chosen, "--train.steps=9", "--loader.num_workers=1", CHANGED)
 
 
 def test_readers_that_ranks_cannot_share_are_one_line(p: Package, shards: str) -> None:

@@ -73,7 +73,7 @@ def test_other_rows_after_a_resume_replace_the_old_ones(
     (tmp_path / "a/checkpoints/step-00000008/manifest.json").write_text("damaged")
     rename_event_files(tmp_path)
     with pytest.warns(UserWarning, match="damaged"):
-        p.train_here(tmp_path, *ON, "--optim.lr=0.1")
+        p.train_here(tmp_path, *ON, "--optim.lr=0.1", "--run.allow_changes=true")
     check_rows(tmp_path, "train")
     check_rows(tmp_path, "val")
 

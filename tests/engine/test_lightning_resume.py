@@ -168,6 +168,22 @@ def test_signals_end_a_run_without_a_checkpoint(
         assert not (folder / "a/checkpoints").exists()
 
 
+def test_resumed_run_with_more_steps_is_one_line_before_the_first_step(
+    p: Project,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    p.run(tmp_path)
+    before = rows(tmp_path)
+    for more in ("--trainer.max_steps=9", "--trainer.max_epochs=3"):
+        with pytest.raises(SystemExit):
+            p.run(tmp_path, "--trainer.max_steps=-1", more, "--ckpt_path=last")
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith("error: the checkpoint is of a run of 6 steps, and not ")
+    assert rows(tmp_path) == before
+    p.run(tmp_path, "--trainer.max_steps=5", "--ckpt_path=last")
+
+
 class Code:
     """Creates a file when it is unpickled."""
 

@@ -62,7 +62,7 @@ def test_running_statistics_are_the_mean_over_ranks_and_equal_after_a_resume(
     p, same = tiny(), ["--model.kind=batch_norm", "--train.eval_every=6"]
     p.finish(tmp_path, *same, "--train.steps=6", ranks=2)
     first = rows(tmp_path, "val")
-    p.finish(tmp_path, *same, "--train.steps=7", ranks=2)
+    p.finish(tmp_path, *same, "--train.steps=7", "--run.allow_changes=true", ranks=2)
     assert rows(tmp_path, "val")[0] == first[0], "the validation of a resumed run"
     assert first[-1]["loss"] > 0
     assert saved(tmp_path)["model"]["layers.1.running_mean"].abs().max() > 0

@@ -117,7 +117,9 @@ def test_other_hyperparameters_apply_after_a_resume_but_another_optimizer_is_ref
 ) -> None:
     p = tiny()
     p.train_here(tmp_path, "--train.steps=4")
-    p.train_here(tmp_path, "--train.steps=6", "--optim.weight_decay=0.5")
+    p.train_here(
+        tmp_path, "--train.steps=6", "--optim.weight_decay=0.5", "--run.allow_changes=true"
+    )
     assert [group["weight_decay"] for group in saved(tmp_path)["optimizer"]["param_groups"]] == [
         0.5,
         0.0,
@@ -126,7 +128,7 @@ def test_other_hyperparameters_apply_after_a_resume_but_another_optimizer_is_ref
         p.component, "adamw", lambda model, cfg: torch.optim.SGD(model.parameters(), lr=0.1)
     )
     with pytest.raises(p.errors.UserError, match="was saved with AdamW, not SGD"):
-        p.train_here(tmp_path, "--train.steps=8")
+        p.train_here(tmp_path, "--train.steps=8", "--run.allow_changes=true")
 
 
 def test_error_in_validation_costs_no_training(tiny: MakePackage, tmp_path: Path) -> None:

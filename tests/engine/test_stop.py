@@ -103,7 +103,7 @@ def test_training_in_a_notebook_leaves_signal_handlers_and_has_no_lock_afterward
         train()
     assert len(found) == 1
     assert [signal.getsignal(number) for number in SIGNALS] == before
-    p.train_here(tmp_path, "--train.steps=3")
+    p.train_here(tmp_path, "--train.steps=3", "--run.allow_changes=true")
 
 
 def test_an_error_leaves_signal_handlers(tiny: MakePackage, tmp_path: Path) -> None:

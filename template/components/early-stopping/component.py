@@ -52,8 +52,9 @@ class EarlyStopping(Component):
         if run.step != self.step:
             self.step = run.step
             self.since += 1
-            if sign * results[metric] < self.best - self.cfg.min_delta:
-                self.best = sign * results[metric]
+            value = sign * results[metric]
+            if math.isfinite(value) and value < self.best - self.cfg.min_delta:
+                self.best = value
                 self.since = 0
         if self.since >= self.cfg.patience and run.step < run.plan.total_steps:
             run.finished = True

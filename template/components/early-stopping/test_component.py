@@ -39,7 +39,7 @@ def test_run_ends_after_validations_without_improvement(
     message = "ends the run at step 5: 2 validations in a row did not improve loss 2\n"
     assert message in capsys.readouterr().out
     assert validate(tmp_path, LOSSES) == LOSSES[:5], "started again, it does not train"
-    more = ("--early_stopping.patience=3", "--train.steps=6")
+    more = ("--early_stopping.patience=3", "--train.steps=6", "--run.allow_changes=true")
     assert validate(tmp_path, LOSSES, *more) == LOSSES
 
 

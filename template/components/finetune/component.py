@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checkpoint import load_weights, newest
+from ..checkpoint import best, load_weights, newest, spec_of
 from ..component import Component, Step
 from ..config_base import Section, within
-from ..contracts import blocks
+from ..contracts import blocks, spec_differences
 from ..distributed import World
 from ..errors import UserError
 from ..run import Run
@@ -75,6 +75,7 @@ class Finetune(Component):
             message = "finetune: resumed, nothing is loaded"
             if not resumed:
                 message = load(run.model, self.cfg.weights, self.cfg)
+                message += other_data(self.cfg.weights, run.spec)
             run.world.run_on_rank_zero(lambda: print(message))
         if self.cfg.lr_decay != 1:
             scale_rates(run.optimizer, run.model, self.cfg.lr_decay)
@@ -168,6 +169,13 @@ def load(model: nn.Module, source: Path, cfg: FinetuneConfig) -> str:
     message += listed(other, "of another shape or type")
     message += listed(missing, "missing")
     return message + listed(sorted(unused), "not in the model")
+
+
+def other_data(source: Path, spec: Any) -> str:
+    """Return what of the data differs from those of the run with the weights, such as classes."""
+    saved = spec_of(best(source)) if (source / "checkpoints").is_dir() else None
+    names = spec_differences(spec, saved) if saved else []
+    return f"; its data differ in {', '.join(names)}" if names else ""
 
 
 def has_adapters(weights: dict[str, Tensor]) -> bool:

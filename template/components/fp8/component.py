@@ -19,6 +19,7 @@ from ..errors import UserError
 class Fp8Config(Section):
     """fp8 matrix products: Micikevicius et al. 2022 (arXiv:2209.05433)."""
 
+    is_fixed = True
     enabled: bool = False
     """Compute the linear layers in `blocks` in fp8, the rest in bf16; weights and optimizer state
     stay in fp32."""

@@ -109,9 +109,10 @@ class ShardedCheckpoints(Checkpoints):
         for buffer in self.run.model.buffers():  # such as BatchNorm's running statistics
             dist.broadcast(buffer, src=0)
         self.world.run_on_rank_zero(lambda: shutil.rmtree(folder, ignore_errors=True))
-        state_dict_saver.save(state | self._shards(), checkpoint_id=folder)
-        parts = {"model": state["model"], "components": state["components"]}
-        weights = map_tensors(_whole, parts)
+        shards = _without_spec(state) | self._shards()
+        state_dict_saver.save(shards, checkpoint_id=folder)
+        parts = {name: state[name] for name in ("model", "components")}
+        weights = map_tensors(_whole, parts) | {"spec": state["spec"]}
         self.world.run_on_rank_zero(lambda: torch.save(weights, folder / "weights.pt"))
 
     def read(
@@ -126,8 +127,13 @@ class ShardedCheckpoints(Checkpoints):
         if not (folder / ".metadata").exists():
             other = "use another run.name, or fsdp.enabled=false"
             raise UserError(f"{folder} was saved without fsdp: {other}")
-        loaded = state | self._shards()
-        state_dict_loader.load(loaded, checkpoint_id=folder)
+        loaded = _without_spec(state) | self._shards()
+        try:
+            state_dict_loader.load(loaded, checkpoint_id=folder)
+        except Exception as error:  # a kind of torch's own, with a line for each rank
+            reason = str(error).strip().splitlines()[-1]
+            other = "put the model and the data of the run back, or use another run.name"
+            raise UserError(f"{folder} does not fit this model ({reason}): {other}") from None
         set_optimizer_state_dict(self.run.model, self.run.optimizer, loaded["optimizer"])
         return loaded | {"optimizer": self.run.optimizer.state_dict()}
 
@@ -136,6 +142,11 @@ class ShardedCheckpoints(Checkpoints):
 
         model, optimizer = get_state_dict(self.run.model, self.run.optimizer)
         return {"model": model, "optimizer": optimizer}
+
+
+def _without_spec(state: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the Spec, which is in `weights.pt` and read before there is a model."""
+    return {name: value for name, value in state.items() if name != "spec"}
 
 
 def _whole(value: Tensor) -> Tensor:

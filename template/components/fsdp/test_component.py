@@ -80,7 +80,7 @@ def _train(
         (folder / "stopped.txt").write_text(str(stopped).split(":")[0])
     train_here(folder / "stopped", *FSDP, world=world)
     try:
-        train_here(folder / "one", *FSDP, "--train.steps=13", world=world)
+        train_here(folder / "one", *FSDP, world=world)
     except UserError as error:
         (folder / "refused.txt").write_text(str(error))
 

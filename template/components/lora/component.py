@@ -22,6 +22,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 class LoraConfig(Section):
     """Low-rank adapters."""
 
+    is_fixed = True
     enabled: bool = False
     """Train adapters of the layers in `target`, and the modules in `train`; freeze all other
     parameters."""

@@ -10,7 +10,7 @@ import pytest
 
 from ..components.lr_range_test import Exponential, LrRangeTestConfig, suggest
 from ..errors import Stopped, UserError
-from .support import ask_to_stop, rows, train_here
+from .support import ask_to_stop, at_step, rows, train_here
 
 TEST = ["--lr_range_test.enabled=true", "--lr_range_test.highest=1e-2"]
 TEST += ["--train.steps=8", "--log.every=1"]
@@ -60,7 +60,8 @@ def test_suggestion_is_a_tenth_of_the_rate_at_the_lowest_loss() -> None:
 
 
 def test_run_that_trained_before_and_rates_that_fall_are_refused(tmp_path: Path) -> None:
-    train_here(tmp_path, "--train.steps=1")
+    with at_step(1, ask_to_stop), pytest.raises(Stopped):
+        train_here(tmp_path, "--train.steps=8")
     with pytest.raises(UserError, match=r"lr_range_test.enabled is for a run of its own"):
         train_here(tmp_path, *TEST)
     with pytest.raises(UserError, match=r"^lr_range_test.highest is 1e-07: it must be above"):

@@ -99,7 +99,7 @@ def test_weights_are_those_of_a_run_with_enough_memory(
     losses = [row["loss"] for row in rows(tmp_path / "enough", "train")]
     found = [row["loss"] for row in rows(tmp_path / "little", "train")]
     assert found == pytest.approx(losses, rel=1e-4)
-    more = train_limited(tmp_path / "little", 5, "--train.steps=8")
+    more = train_limited(tmp_path / "little", 5, "--train.steps=8", "--run.allow_changes=true")
     assert set(more) == {3}, "it is remembered"
 
 

@@ -21,6 +21,7 @@ from ..optim import adamw
 class OptimizersConfig(Section):
     """The optimizer; rate, weight decay, betas and epsilon are those of `optim`."""
 
+    is_fixed = True
     enabled: bool = False
     """Train with the optimizer `name` instead of AdamW."""
     name: Literal["sgd", "adam", "muon", "lamb", "lars", "novograd"] = "sgd"

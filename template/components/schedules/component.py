@@ -18,6 +18,7 @@ from ..optim import OneCycle
 class SchedulesConfig(Section):
     """The schedule of the learning rate, whose peak is `optim.lr`; it is a function of the step."""
 
+    is_fixed = True
     enabled: bool = False
     """Follow the schedule `name` instead of 1cycle."""
     name: Literal["cosine", "cyclical", "wsd", "constant"] = "cosine"

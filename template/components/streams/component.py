@@ -26,6 +26,7 @@ from ..run import Run
 class StreamsConfig(Section):
     """Training on an IterableDataset."""
 
+    is_fixed = True
     enabled: bool = False
     """Read the training set, an IterableDataset, as a stream that never ends."""
     epoch_samples: int | None = within("[1, inf)", None)

@@ -13,6 +13,7 @@ share runs/.
 
 import argparse
 import json
+import math
 import os
 import signal
 import socket
@@ -85,8 +86,9 @@ def train(
             status = child.poll()  # asked first, so that the last validation is read too
             for step, value in validations(name, metric).items():
                 if step > last_step:
-                    trial.report(value, step)
                     last_step = step
+                    if math.isfinite(value):  # else Optuna could not compare it
+                        trial.report(value, step)
             if status is not None:
                 return TrialState.FAIL if status or last_step < 0 else TrialState.COMPLETE
             if trial.should_prune():
@@ -159,6 +161,8 @@ def run_trial(
         study.tell(trial, state=state)
         raise UserError(f"the run failed: see {log}")
     *_, result = validations(name, args.metric).values()
+    if not math.isfinite(result):
+        state = TrialState.PRUNED  # never the best
     study.tell(trial, result if state == TrialState.COMPLETE else None, state=state)
     print(f"{name} {state.name.lower()}: {args.metric} {result:.6g}", flush=True)
 

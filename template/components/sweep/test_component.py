@@ -65,6 +65,17 @@ def test_bad_trial_is_pruned_by_ending_its_process(capsys: pytest.CaptureFixture
     assert "sweep-5 pruned" in capsys.readouterr().out
 
 
+def test_value_that_is_not_finite_is_never_the_best(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    diverging = [word.replace("-abs(lr - 0.3)", "float('nan')") for word in command(0)]
+    sweep.main([*diverging[:2], "--trials=1", *diverging[2:]])
+    assert "sweep-0 pruned: score nan" in capsys.readouterr().out
+    assert not (folder / "runs/sweep/best.yaml").exists()
+    sweep.main(command(0, "--trials=2"))
+    assert "of sweep-1" in (folder / "runs/sweep/best.yaml").read_text()
+
+
 def test_killed_sweep_resumes_its_run(folder: Path) -> None:
     package = Path(__file__).parents[1]
     program = [sys.executable, "-m", f"{package.name}.components.sweep"]

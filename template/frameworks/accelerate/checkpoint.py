@@ -51,6 +51,12 @@ def save(
             shutil.rmtree(old)
 
 
+def find(folder: Path) -> Path | None:
+    """Return the newest checkpoint of a run, if there is one."""
+    saved = sorted(folder.glob("checkpoints/step-*"))
+    return saved[-1] if saved else None
+
+
 def load(
     accelerator: Accelerator,
     folder: Path,
@@ -61,15 +67,16 @@ def load(
     Raises:
         UserError: it is of another model.
     """
-    saved = sorted(folder.glob("checkpoints/step-*"))
-    if not saved:
+    newest = find(folder)
+    if newest is None:
         return Progress()
-    newest = saved[-1]
     configured = [dict(group) for group in optimizer.param_groups]
     try:
         accelerator.load_state(str(newest))
-    except (RuntimeError, ValueError) as error:
-        raise UserError(f"{newest} is of another model: use another run.name") from error
+    except Exception as error:  # torch, pickle and safetensors raise many kinds
+        reason = " ".join(str(error).split())[:200]
+        problem = f"{newest} is damaged or of another model ({reason})"
+        raise UserError(f"{problem}: remove it, or use another run.name") from None
     accelerator.step = 0  # its micro-batches, of which a step may have another number now
     for group, own in zip(optimizer.param_groups, configured, strict=True):
         group.update(own)

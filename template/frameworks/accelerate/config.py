@@ -38,6 +38,9 @@ class RunConfig(Section):
     """Hours after which the run saves a checkpoint and exits with status 75; null for no limit."""
     keep: int = within("[1, inf)", 2)
     """Newest checkpoints to keep, besides the best weights."""
+    allow_changes: bool = False
+    """Resume a run with other options or samples than it was trained with, such as more steps; the
+    schedule is then that of the new options."""
 
 
 @dataclass(frozen=True)

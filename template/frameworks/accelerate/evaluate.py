@@ -10,10 +10,10 @@ import torch
 from accelerate import PartialState
 from safetensors.torch import load_model
 
-from . import data, loader
+from . import data, loader, record
 from .accelerator import create, join
 from .config import Config, Device, parse
-from .contracts import load_test_split
+from .contracts import load_data, load_test_split
 from .errors import UserError, one_line
 from .metrics import evaluate
 from .model import build
@@ -21,16 +21,15 @@ from .model import build
 
 def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Module, Any, Any]:
     """Return a run's config, its model with the best weights, its validation set, and the spec."""
-    try:
-        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))["config"]
-    except (FileNotFoundError, ValueError, KeyError):
+    saved = record.read(folder).get("config")
+    if saved is None:
         missing = "it has no config.json"
-        raise UserError(f"{folder} is not the folder of a run: {missing}") from None
+        raise UserError(f"{folder} is not the folder of a run: {missing}")
     weights = folder / "best/model.safetensors"
     if not weights.exists():
         raise UserError(f"{folder} has no validation yet: train for longer")
     cfg = parse(saved=saved)
-    _, val_set, spec = data.load(cfg.data)
+    _, val_set, spec = load_data(data, cfg.data, record.read_spec(folder))
     net: torch.nn.Module = build(cfg.model, spec)
     try:
         load_model(net, weights)
@@ -48,7 +47,7 @@ def evaluate_run(
     join(device)
     cfg, net, samples, spec = load_run(folder, torch.device("cpu"))
     if split == "test":
-        samples = load_test_split(data, cfg.data)
+        samples = load_test_split(data, cfg.data, spec=spec)
     cfg = replace(cfg, run=replace(cfg.run, device=device))
     accelerator = create(cfg)
     batches = loader.val_loader(samples, cfg, accelerator.num_processes)

@@ -13,6 +13,8 @@ from accelerate import PartialState
 from accelerate.tracking import GeneralTracker
 from tqdm import tqdm
 
+from .record import FILE, extend, read
+
 
 class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no types
     """Writes a row for each `accelerator.log`, and prints it.
@@ -31,8 +33,8 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
         super().__init__()
         self.folder = folder
         self.config = config
-        self.steps = 0
-        """Steps of the run, to set before `init_trackers`."""
+        self.facts: dict[str, Any] = {}
+        """What config.json has besides the config, to set before `init_trackers`."""
         self.first_step = 0
         """Step of the checkpoint from which the run is resumed, to set before `init_trackers`."""
 
@@ -57,15 +59,18 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
         self.folder.mkdir(parents=True, exist_ok=True)
         record = {
             "config": self.config,
-            "steps": self.steps,
+            **self.facts,
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
             "command": sys.argv,
         }
-        text = json.dumps(record, indent=2, default=str)
-        _replace(self.folder / "config.json", text + "\n")
+        self.write_record(extend(self.folder, record, self.first_step))
         lines = self.tracker.read_text("utf-8").splitlines() if self.tracker.exists() else []
         kept = [f"{line}\n" for line in lines if self._precedes(line)]
         _replace(self.tracker, "".join(kept))
+
+    def write_record(self, record: dict[str, Any]) -> None:
+        """Replace config.json."""
+        _replace(self.folder / FILE, json.dumps(record, indent=2) + "\n")
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Do nothing: config.json has the config."""
@@ -82,6 +87,11 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
 
     def finish(self) -> None:
         """Do nothing: each row is in the file."""
+
+    def mark_finished(self, step: int) -> None:
+        """Record that the run is complete."""
+        if PartialState().is_main_process:
+            self.write_record(read(self.folder) | {"finished": step})
 
     def _precedes(self, line: str) -> bool:
         """Whether a row stays when the run is resumed, which validates again."""

@@ -8,7 +8,6 @@ accelerate launch --config_file configs/accelerate.yaml -m <package>.train \
 import gc
 import math
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list, set_seed
 from tqdm import tqdm
 
-from . import checkpoint, data, loader, optim
+from . import checkpoint, data, loader, optim, record
 from .accelerator import create, join, mean_over_processes
 from .config import Config, parse
+from .contracts import describe_data, load_data, spec_fields
 from .errors import Stopped, UserError, one_line
 from .log import Clock, MetricsFile
 from .loss import StepMean, compute_loss
@@ -41,8 +41,9 @@ def train(cfg: Config) -> dict[str, float]:
     is_fp16 = accelerator.scaler is not None
     set_seed(cfg.run.seed)
 
-    # Data.
-    train_set, val_set, spec = data.load(cfg.data)
+    # Data. A resumed run keeps its Spec.
+    resumed = check_record(cfg, folder, processes)
+    train_set, val_set, spec = load_data(data, cfg.data, record.read_spec(resumed))
     plan = loader.Plan.make(cfg.train, len(train_set), processes)
     train_loader = loader.train_loader(train_set, cfg, plan)
     val_loader = loader.val_loader(val_set, cfg, processes)
@@ -71,14 +72,17 @@ def train(cfg: Config) -> dict[str, float]:
         plan,
         progress.step,
     )
-    metrics_file.steps = plan.total_steps
+    metrics_file.facts = check_samples(cfg, resumed, plan, len(train_set))
+    metrics_file.facts["spec"] = spec_fields(spec)
     metrics_file.first_step = progress.step
     accelerator.init_trackers(str(__package__), metrics_file.options())
     accelerator.print(
         f"{folder}: {count(model):,} parameters on {processes} x {accelerator.device.type}, "
         f"mixed precision {accelerator.mixed_precision}\n"
         f"{len(train_set):,} training samples, {len(val_set):,} validation samples, "
-        f"global batch {plan.global_batch_size:,}, steps {progress.step:,} to {plan.total_steps:,}"
+        f"global batch {plan.global_batch_size:,}, steps {progress.step:,} to {plan.total_steps:,}",
+        *describe_data(data, train_set, val_set, spec),
+        sep="\n",
     )
     bar = tqdm(
         total=plan.total_steps,
@@ -103,7 +107,7 @@ def train(cfg: Config) -> dict[str, float]:
             val_loader,
             prepare,
         )
-        if results["loss"] < progress.best:
+        if is_best(accelerator, progress, results["loss"]):
             progress.best = results["loss"]
             checkpoint.replace(accelerator, folder / "best", save_weights)
         log("val", results)
@@ -166,14 +170,60 @@ def train(cfg: Config) -> dict[str, float]:
     if progress.step < plan.total_steps:
         resume = f"resume with --run.name {folder.name}"
         raise Stopped(f"stopped at step {progress.step:,}: {resume}")
+    metrics_file.mark_finished(progress.step)
     return results
 
 
 def run_folder(cfg: Config) -> Path:
     """Return the folder of a run; its name is the date and time, unless the config has one."""
-    now = time.strftime("%Y-%m-%d-%H-%M-%S")
-    names = broadcast_object_list([cfg.run.name or now])
+    name = cfg.run.name
+    if name is None and PartialState().is_main_process:
+        name = record.create_folder(cfg.run.dir)
+    names = broadcast_object_list([name])
     return cfg.run.dir / str(names[0])
+
+
+def check_record(cfg: Config, folder: Path, processes: int) -> Path | None:
+    """Refuse to resume a run with other options; return its folder if it has a checkpoint."""
+    if checkpoint.find(folder) is None:
+        return None
+    sizes = cfg.train
+    global_batch_size = sizes.batch_size * sizes.gradient_accumulation_steps * processes
+    if not cfg.run.allow_changes:
+        record.check(folder, record.trained_with(cfg, global_batch_size))
+    return folder
+
+
+def check_samples(
+    cfg: Config, resumed: Path | None, plan: loader.Plan, samples: int
+) -> dict[str, Any]:
+    """Refuse to resume a run with other samples; return what config.json has of the run."""
+    must_stay = record.trained_with(cfg, plan.global_batch_size)
+    must_stay["training samples"] = samples
+    if resumed and not cfg.run.allow_changes:
+        record.check(resumed, must_stay)
+    return {"trained_with": must_stay, "steps": plan.total_steps}
+
+
+def is_best(accelerator: Accelerator, progress: checkpoint.Progress, loss: float) -> bool:
+    """Whether a validation is the best so far; one that is not finite never is."""
+    if not math.isfinite(loss):
+        what = f"the loss is {loss} in the validation of step {progress.step:,}"
+        accelerator.print(f"warning: {what}, which is not counted as the best")
+        return False
+    return loss < progress.best
+
+
+def is_finished(cfg: Config) -> bool:
+    """Whether the run of this name ended with the same options; say so."""
+    folder = cfg.run.dir / (cfg.run.name or "")
+    step = record.finished_at(folder, cfg)
+    if step is None or not (folder / f"checkpoints/step-{step:08d}").exists():
+        return False
+    state = PartialState()
+    state.print(f"{folder} is finished, after {step:,} steps: use another run.name")
+    state.destroy_process_group()
+    return True
 
 
 def build_model(
@@ -240,7 +290,10 @@ def stop_requests(accelerator: Accelerator, hours: float | None) -> Iterator[Non
 def main() -> None:
     """Train with the options of the command line."""
     with one_line():
-        train(parse())
+        cfg = parse()
+        join(cfg.run.device)
+        if not is_finished(cfg):
+            train(cfg)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from .contracts import no_weight_decay
 from .data import DataConfig, Prepare, Spec
+from .errors import UserError
 from .loss import Count, StepMean, compute_loss
 from .metrics import Means
 from .model import ModelConfig, build
@@ -162,6 +163,20 @@ class Model(LightningModule):
                 "interval": "step",
             },
         }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse to resume a run with more steps than its schedule has."""
+        if not self.trainer.training:
+            return
+        steps = self.trainer.estimated_stepping_batches
+        for schedule in checkpoint.get("lr_schedulers", []):
+            planned = schedule.get("total_steps", steps)
+            if planned < steps:
+                raise UserError(
+                    f"the checkpoint is of a run of {planned:,} steps, and not {steps:,}: put "
+                    "trainer.max_epochs and trainer.max_steps back, as 1cycle spans the whole run, "
+                    "or start a new run, without --ckpt_path"
+                )
 
     def one_cycle(self, optimizer: Optimizer) -> OneCycleLR:
         """Return the 1cycle schedule: Smith and Topin 2018 (arXiv:1708.07120)."""

@@ -8,16 +8,19 @@ checkpoints/best.json                    the step of the best validation
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from tqdm import tqdm
 
 from .distributed import World
 from .errors import UserError
@@ -46,12 +49,6 @@ class Checkpoints:
         self.write(partial, state)
         self.world.run_on_rank_zero(lambda: self._complete(partial, target))
 
-    def load(self, state: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the newest intact checkpoint, if there is one; `state` has its structure."""
-        folder = str(newest(self.folder) or "") if self.world.rank == 0 else ""
-        folder = self.world.broadcast(folder)
-        return self.read(Path(folder), state) if folder else None
-
     def write(self, folder: Path, state: dict[str, Any]) -> None:
         """Write a checkpoint's files, replacing incomplete ones: rank 0 writes the whole state."""
         self.world.run_on_rank_zero(lambda: _save(state, folder))
@@ -61,14 +58,8 @@ class Checkpoints:
         folder: Path,
         state: dict[str, Any],
     ) -> dict[str, Any]:
-        """Return the state from a checkpoint's files, on the CPU."""
-        return dict(
-            torch.load(
-                folder / "state.pt",
-                map_location="cpu",
-                weights_only=True,
-            )
-        )
+        """Return the state from a checkpoint's files, on the CPU; `state` has its structure."""
+        return _load(folder / "state.pt", state.keys() - {"spec"})
 
     def save_best(
         self,
@@ -77,16 +68,22 @@ class Checkpoints:
         monitor: str,
         mode: str,
     ) -> None:
-        """Record this validation's step if its result is the best one so far."""
+        """Record this validation's step if its result is the best one so far, and finite."""
         if monitor not in results:
             known = ", ".join(results)
             raise UserError(f"train.monitor is {monitor}: the validation metrics are {known}")
         value = results[monitor]
 
         def record() -> None:  # on rank 0 alone, as it changes the file that the decision reads
-            best = _best(self.folder).get("value")
-            if best is None or (value < best if mode == "min" else value > best):
-                write_text(self.folder / "best.json", json.dumps({"step": step, "value": value}))
+            rule = f"{mode} {monitor}"
+            before = _best(self.folder)
+            best = before.get("value") if before.get("rule", rule) == rule else None
+            if not math.isfinite(value):
+                what = f"{monitor} is {value} in the validation of step {step:,}"
+                tqdm.write(f"warning: {what}, which is not counted as the best")
+            elif best is None or (value < best if mode == "min" else value > best):
+                new = {"step": step, "value": value, "rule": rule}
+                write_text(self.folder / "best.json", json.dumps(new))
 
         self.world.run_on_rank_zero(record)
 
@@ -125,21 +122,50 @@ def _is_intact(folder: Path) -> bool:
     return False
 
 
-def load_weights(run_folder: str | Path) -> dict[str, Tensor]:
-    """Return the weights of a run's best validation: averaged ones, if it validated with those."""
-    folder = newest(Path(run_folder) / "checkpoints", best_first=True)
+def best(run_folder: Path) -> Path:
+    """Return the checkpoint of a run's best validation."""
+    folder = newest(run_folder / "checkpoints", best_first=True)
     if folder is None:
         raise UserError(
             f"{run_folder} has no checkpoint: give the folder of a run, such as runs/first"
         )
-    file = folder / "weights.pt"  # of a checkpoint in shards
-    if not file.exists():
-        file = folder / "state.pt"
-    state = torch.load(file, map_location="cpu", weights_only=True)
+    return folder
+
+
+def load_weights(run_folder: str | Path) -> dict[str, Tensor]:
+    """Return the weights of a run's best validation: averaged ones, if it validated with those."""
+    return weights_of(best(Path(run_folder)))
+
+
+def weights_of(folder: Path) -> dict[str, Tensor]:
+    """Return the weights in a checkpoint: averaged ones, if the run validates with those."""
+    state = _load(_weights_file(folder), {"model", "components"})
     weights: dict[str, Tensor] = dict(state["model"])
     for component in state["components"].values():
         weights |= component.get("eval_weights", {})
     return weights
+
+
+def spec_of(folder: Path | None) -> dict[str, Any] | None:
+    """Return the fields of the Spec that a checkpoint was trained with; older ones have none."""
+    if folder is None:
+        return None
+    spec: dict[str, Any] | None = _load(_weights_file(folder), {"model"}, mmap=True).get("spec")
+    return spec
+
+
+def restore(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
+    """Load the weights of a checkpoint into the model.
+
+    Raises:
+        UserError: the model has others.
+    """
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = _difference(model, weights) or str(error).splitlines()[0]
+        other = "put the model and the data of the run back, or use another run.name"
+        raise UserError(f"{folder} has the weights of another model ({reason}): {other}") from None
 
 
 @contextmanager
@@ -180,6 +206,44 @@ def _save(state: dict[str, Any], folder: Path) -> None:
             os.fsync(stream.fileno())
     except RuntimeError as error:  # of torch.save when the disk is full
         raise UserError(f"cannot write {folder}: {str(error).splitlines()[0]}") from error
+
+
+def _weights_file(folder: Path) -> Path:
+    whole = folder / "weights.pt"  # of a checkpoint in shards
+    return whole if whole.exists() else folder / "state.pt"
+
+
+def _load(file: Path, keys: Collection[str], mmap: bool = False) -> dict[str, Any]:
+    """Return the content of a file, which must have these keys; with `mmap`, without its tensors.
+
+    Nothing in it is executed.
+    """
+    problem = ""
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
+        for key in sorted(keys):
+            if key not in content:
+                problem = f"has no {key}"
+    except UnpicklingError:
+        problem = "has something else than tensors and numbers"
+    except Exception as error:  # torch raises many kinds
+        problem = f"cannot be read ({' '.join(str(error).split())[:200]})"
+    if problem:
+        raise UserError(f"the checkpoint {file} {problem}: remove its folder")
+    return dict(content)
+
+
+def _difference(model: nn.Module, weights: dict[str, Tensor]) -> str:
+    """Return the first difference in names and shapes."""
+    own = model.state_dict()
+    for name, value in own.items():
+        if name not in weights:
+            return f"it has no {name}"
+        shape = tuple(getattr(weights[name], "shape", ()))
+        if shape != tuple(value.shape):
+            return f"{name} has the shape {shape}, and in this model {tuple(value.shape)}"
+    more = [name for name in weights if name not in own]
+    return f"this model has no {more[0]}" if more else ""
 
 
 def _best(folder: Path) -> dict[str, Any]:

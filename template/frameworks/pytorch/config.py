@@ -41,6 +41,9 @@ class RunConfig(Section):
     """Hours after which the run saves a checkpoint and exits with status 75; null for no limit."""
     keep: int = within("[1, inf)", 2)
     """Newest checkpoints to keep, besides the best one."""
+    allow_changes: bool = False
+    """Resume a run with other options or samples than it was trained with, such as more steps; the
+    schedule is then that of the new options."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,10 @@ class TrainConfig(Section):
                 "global_batch_size", f"it must be a multiple of batch_size x ranks = {at_once}"
             )
         return self.global_batch_size // at_once
+
+    def samples_per_step(self, ranks: int) -> int:
+        """Return the global batch."""
+        return self.batch_size * ranks * self.accumulation_steps(ranks)
 
 
 @dataclass(frozen=True)

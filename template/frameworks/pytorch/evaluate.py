@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from . import checkpoint, data, distributed, errors, loader, precision
+from . import checkpoint, data, distributed, errors, loader, precision, record
 from .components import Config, build_components
 from .config import parse
-from .contracts import load_test_split
+from .contracts import load_data, load_test_split
 from .distributed import World
 from .metrics import evaluate
 from .model import build
@@ -19,16 +19,16 @@ from .model import build
 
 def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Module, Any, Any]:
     """Return a run's config, its model with the best weights, its validation set, and the spec."""
-    try:
-        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))["config"]
-    except (FileNotFoundError, ValueError, KeyError):
+    saved = record.read(folder).get("config")
+    if saved is None:
         missing = "it has no config.json"
-        raise errors.UserError(f"{folder} is not the folder of a run: {missing}") from None
+        raise errors.UserError(f"{folder} is not the folder of a run: {missing}")
     cfg = parse(Config, saved=saved)
-    _, val_set, spec = data.load(cfg.data)
+    best = checkpoint.best(folder)
+    _, val_set, spec = load_data(data, cfg.data, checkpoint.spec_of(best))
     components = build_components(cfg, World(0, 1, device))
     net = components.convert_model(build(cfg.model, spec))
-    net.load_state_dict(checkpoint.load_weights(folder))
+    checkpoint.restore(net, checkpoint.weights_of(best), best)
     return cfg, net.to(device), val_set, spec
 
 
@@ -36,7 +36,7 @@ def evaluate_run(folder: Path, world: World, split: str = "val") -> dict[str, fl
     """Return the metrics of a run's best weights on the validation or the test split."""
     cfg, net, samples, spec = load_run(folder, world.device)
     if split == "test":
-        samples = load_test_split(data, cfg.data)
+        samples = load_test_split(data, cfg.data, spec=spec)
     _, autocast, _ = precision.setup(cfg.speed, world.device)
     prepare = data.Prepare(spec, cfg.data).to(world.device)
     indices, num_batches = loader.val_batches(len(samples), cfg.train.batch_size, world)

@@ -40,7 +40,7 @@ class BatchPlan:
     ) -> "BatchPlan":
         """Compute the number of steps; refuse a global batch that does not fit."""
         accumulation_steps = cfg.accumulation_steps(ranks)
-        global_batch_size = cfg.batch_size * ranks * accumulation_steps
+        global_batch_size = cfg.samples_per_step(ranks)
         if global_batch_size > samples:
             raise UserError(
                 f"the global batch of {global_batch_size} samples is larger than the training set "

@@ -19,6 +19,7 @@ from .checkpoint import write_text
 from .distributed import explain_device
 from .loader import Loader
 from .precision import best
+from .record import FILE, check, extend, read, trained_with
 from .run import Run
 
 
@@ -31,6 +32,7 @@ class Log:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.file = run.folder / "metrics.jsonl"
+        self.is_done = False
         run.world.run_on_rank_zero(self._prepare)
         self.stream = self.file.open("a", encoding="utf-8") if run.world.rank == 0 else None
         off = None if self.stream else True  # None: off unless stderr is a terminal
@@ -44,13 +46,20 @@ class Log:
         self._begin_interval()
 
     def close(self) -> None:
-        """Close the progress bar and the file."""
+        """Close the progress bar and the file; record a complete run as finished."""
         self.bar.close()
         if self.stream:
             self.stream.close()
+        if self.stream and self.is_done:  # after the components, which may still have saved
+            self._write_record(read(self.run.folder) | {"finished": self.run.step})
 
     def first_lines(
-        self, precision: str, peak_lr: float, train_loader: Loader, val_loader: Loader
+        self,
+        precision: str,
+        peak_lr: float,
+        train_loader: Loader,
+        val_loader: Loader,
+        about_data: list[str],
     ) -> None:
         """Print what is trained, on what, for how long; and why, where the config says auto."""
         run = self.run
@@ -66,6 +75,7 @@ class Log:
             f"{device.type}, {precision}",
             f"{samples:,} training samples, {val_samples:,} validation samples, "
             f"{plan.total_steps:,} steps",
+            *about_data,
             f"global batch {plan.global_batch_size:,}, {batches}",
             f"{type(run.optimizer).__name__}, peak learning rate {peak_lr:.4g}, "
             f"from step {run.step:,}",
@@ -129,6 +139,7 @@ class Log:
 
     def done(self, results: dict[str, float]) -> None:
         """Print the results of the last validation."""
+        self.is_done = True
         shown = ", ".join(f"{name} {value:.4g}" for name, value in results.items())
         self.print(f"done after {self.run.step:,} steps: {shown}")
 
@@ -142,17 +153,25 @@ class Log:
         self.interval_step = self.run.step
         self.waited = 0.0
 
+    def _write_record(self, values: dict[str, Any]) -> None:
+        write_text(self.run.folder / FILE, json.dumps(values, indent=2) + "\n")
+
     def _prepare(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        record = {
+        plan = self.run.plan
+        must_stay = trained_with(self.run.cfg, plan.global_batch_size)
+        must_stay["training samples"] = plan.samples
+        if self.run.step > 0 and not self.run.cfg.run.allow_changes:
+            check(self.run.folder, must_stay)
+        values = {
             "config": asdict(self.run.cfg),
-            "steps": self.run.plan.total_steps,
+            "trained_with": must_stay,
+            "steps": plan.total_steps,
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
             "command": sys.argv,
             "commit": _commit(),
         }
-        text = json.dumps(record, indent=2, default=str)
-        write_text(self.file.with_name("config.json"), text + "\n")
+        self._write_record(extend(self.run.folder, values, self.run.step))
         lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
         kept = [f"{line}\n" for line in lines if _precedes(line, self.run.step)]
         write_text(self.file, "".join(kept))

@@ -156,7 +156,11 @@ def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     if name != before:
         raise UserError(f"the checkpoint was saved with {before}, not {name}: use another run.name")
     configured = [group.copy() for group in optimizer.param_groups]
-    optimizer.load_state_dict(saved["optimizer"])
+    try:
+        optimizer.load_state_dict(saved["optimizer"])
+    except (KeyError, ValueError) as error:
+        misfit = f"the optimizer's state in the checkpoint does not fit ({error})"
+        raise UserError(f"{misfit}: freeze the same parameters, or use another run.name") from None
     for group, kept in zip(
         optimizer.param_groups,
         configured,

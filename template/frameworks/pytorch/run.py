@@ -1,12 +1,14 @@
-"""The state of a run that the log and components read while the model trains."""
+"""The state of a run that the log and components read while the model trains; its folder."""
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
+from . import record
+from .checkpoint import newest, restore
 from .config import BaseConfig, RunConfig
 from .distributed import World
 from .loader import BatchPlan
@@ -23,6 +25,8 @@ class Run:
     model: nn.Module
     """The module whose weights and names a checkpoint has, without DDP around it."""
     optimizer: Optimizer
+    spec: Any = None
+    """The Spec of data.py."""
     step: int = 0
     """Optimizer steps so far."""
     skipped_steps: int = 0
@@ -35,7 +39,58 @@ class Run:
         """Whether there is no further step."""
         return self.finished or self.step >= self.plan.total_steps
 
+    def restore(self, saved: dict[str, Any], folder: Path) -> None:
+        """Restore the steps and the model from the state of a checkpoint."""
+        self.step = saved["step"]
+        self.skipped_steps = saved["skipped_steps"]
+        restore(self.model, saved["model"], folder)
+
 
 def run_folder(cfg: RunConfig, world: World) -> Path:
     """Return the folder of a run; its name is the date and time, unless the config has one."""
-    return cfg.dir / (cfg.name or world.broadcast(time.strftime("%Y-%m-%d-%H-%M-%S")))
+    names = [cfg.name] if cfg.name else []
+    if not names:
+        world.run_on_rank_zero(lambda: names.append(record.create_folder(cfg.dir)))
+    return cfg.dir / world.broadcast("".join(names))
+
+
+def find_checkpoint(cfg: BaseConfig, world: World) -> Path | None:
+    """Return the newest intact checkpoint of the run of this name, which is then resumed.
+
+    Raises:
+        UserError: the run was trained with other options.
+    """
+    if cfg.run.name is None:
+        return None
+    folder = cfg.run.dir / cfg.run.name
+    options = record.trained_with(cfg, cfg.train.samples_per_step(world.size))
+    found: list[str] = []
+
+    def find() -> None:
+        checkpoint = newest(folder / "checkpoints")
+        if checkpoint is not None:
+            found.append(str(checkpoint))
+            if not cfg.run.allow_changes:
+                record.check(folder, options)
+
+    world.run_on_rank_zero(find)
+    path = world.broadcast("".join(found))
+    return Path(path) if path else None
+
+
+def is_finished(cfg: BaseConfig, world: World) -> bool:
+    """Whether the run of this name ended with the same options; say so."""
+    folder = cfg.run.dir / (cfg.run.name or "")
+    step = record.finished_at(folder, cfg)
+    if step is None:
+        return False
+    found: list[str] = []
+
+    def find() -> None:
+        last = newest(folder / "checkpoints")
+        if last is not None and last.name == f"step-{step:08d}":
+            found.append(last.name)
+            print(f"{folder} is finished, after {step:,} steps: use another run.name")
+
+    world.run_on_rank_zero(find)
+    return bool(world.broadcast("".join(found)))

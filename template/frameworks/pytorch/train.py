@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import data, distributed, loader, optim, precision
+from . import checkpoint, data, distributed, loader, optim, precision
 from .checkpoint import lock
 from .component import Step
 from .components import Config, build_components
 from .config import parse
-from .contracts import Metrics
+from .contracts import Metrics, describe_data, load_data, spec_fields
 from .distributed import World
 from .errors import Stopped, one_line
 from .log import Log
 from .loss import StepMean, compute_loss
 from .metrics import Meter, check_finite, evaluate
 from .model import build
-from .run import Run, run_folder
+from .run import Run, find_checkpoint, is_finished, run_folder
 from .signals import StopRequests
 
 
@@ -36,8 +36,10 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     torch.manual_seed(cfg.run.seed)
     precision_name, autocast, scaler = precision.setup(cfg.speed, world.device)
 
-    # Data. The ranks take turns with the micro-batches of one order.
-    train_set, val_set, spec = data.load(cfg.data)
+    # Data. The ranks take turns with the micro-batches of one order. A resumed run keeps its Spec.
+    resumed = find_checkpoint(cfg, world)
+    train_set, val_set, spec = load_data(data, cfg.data, checkpoint.spec_of(resumed))
+    about_data = describe_data(data, train_set, val_set, spec)
     train_set = components.wrap_dataset(train_set)
     val_set = components.wrap_dataset(val_set)
     plan = loader.BatchPlan.make(cfg.train, len(train_set), world.size)
@@ -58,7 +60,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     schedule = components.build_schedule(plan, cfg)
 
     # Resume from the newest intact checkpoint of this run.
-    run = Run(cfg, world, run_folder(cfg.run, world), plan, model, optimizer)
+    run = Run(cfg, world, run_folder(cfg.run, world), plan, model, optimizer, spec)
     components.on_train_start(run)
     checkpoints = components.checkpointer(run)
 
@@ -71,13 +73,12 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
             "optimizer_class": type(optimizer).__name__,
             "scaler": scaler.state_dict(),
             "components": components.state_dict(),
+            "spec": spec_fields(spec),
         }
 
-    saved = checkpoints.load(state_dict())
-    if saved is not None:
-        run.step = saved["step"]
-        run.skipped_steps = saved["skipped_steps"]
-        model.load_state_dict(saved["model"])
+    if resumed is not None:
+        saved = checkpoints.read(resumed, state_dict())
+        run.restore(saved, resumed)
         optim.load_state(optimizer, saved)
         scaler.load_state_dict(saved["scaler"])
         components.load_state_dict(saved["components"])
@@ -131,7 +132,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         stop_requests,
         components.training(run),
     ):
-        log.first_lines(precision_name, schedule.peak, train_loader, val_loader)
+        log.first_lines(precision_name, schedule.peak, train_loader, val_loader, about_data)
 
         # A resumed run validates again: it may have ended between a checkpoint and its validation.
         results = validate() if plan.validates(run.step) else {}
@@ -187,7 +188,8 @@ def main() -> None:
     with one_line():
         cfg = parse(Config)
         with distributed.init(cfg.run.device) as world:
-            train(cfg, world)
+            if not is_finished(cfg, world):
+                train(cfg, world)
 
 
 if __name__ == "__main__":

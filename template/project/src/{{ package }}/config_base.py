@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import wraps
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from .errors import UserError
 
@@ -45,6 +45,10 @@ class Section:
 
     Refuses numbers outside their interval.
     """
+
+    is_fixed: ClassVar[bool] = False
+    """Of a component: whether a resumed run needs the values of before, as they decide what is
+    trained."""
 
     def __post_init__(self) -> None:
         for item in fields(self):

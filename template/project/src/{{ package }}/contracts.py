@@ -3,7 +3,10 @@
 An optional attribute is read by one function below, which says what holds without it.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, is_dataclass
+from inspect import signature
 from typing import Any, Protocol
 
 import torch
@@ -52,7 +55,7 @@ class Stream(Protocol):
 
 
 Dataset = Samples | Batches | Stream
-"""`load(cfg)` of data.py returns the training set, the validation set and a `Spec`."""
+"""`load(cfg, spec=None)` of data.py returns the training set, the validation set and a `Spec`."""
 
 
 class Prepare(Protocol):
@@ -80,13 +83,114 @@ class Model(Protocol):
         """
 
 
-def load_test_split(data: Any, cfg: Any, section: str = "data") -> Any:
+def load_data(data: Any, cfg: Any, saved: dict[str, Any] | None = None) -> tuple[Any, Any, Any]:
+    """Return `load(cfg)` of data.py: both sets and their `Spec`, or that of a run if it is given.
+
+    A `load(cfg, spec)` reads the data with that one. Raises a UserError if another one finds a
+    different `Spec`: the weights would not mean the same.
+    """
+    if saved is None:
+        train_set, val_set, spec = data.load(cfg)
+        spec_fields(spec)  # refuses at once what a checkpoint could not keep
+        return train_set, val_set, spec
+    spec = _restore_spec(data, saved)
+    if "spec" in signature(data.load).parameters:
+        train_set, val_set, _ = data.load(cfg, spec)
+        return train_set, val_set, spec
+    train_set, val_set, own = data.load(cfg)
+    for name in spec_differences(own, saved):
+        raise UserError(
+            f"Spec.{name} of data.py is {_short(getattr(own, name))}, and the run was trained with "
+            f"{_short(saved[name])}: put the data of the run back, or train a new run"
+        )
+    return train_set, val_set, spec
+
+
+def spec_differences(spec: Any, saved: dict[str, Any]) -> list[str]:
+    """Return the fields in which a `Spec` differs from a saved one by more than rounding."""
+    return [
+        name
+        for name, value in (spec_fields(spec) or {}).items()
+        if not _is_same(value, saved.get(name, value))
+    ]
+
+
+def spec_fields(spec: Any) -> dict[str, Any] | None:
+    """Return the fields of a `Spec` for a checkpoint; None if it is not a dataclass.
+
+    Raises a UserError if a checkpoint, which executes nothing, could not have one of them.
+    """
+    if not is_dataclass(spec) or isinstance(spec, type):
+        return None
+    values = asdict(spec)
+    for name, value in values.items():
+        if not _is_plain(value):
+            raise UserError(
+                f"Spec.{name} of data.py has a {type(value).__name__}, which no checkpoint keeps: "
+                "make it a number, a text, or a tuple of these"
+            )
+    return values
+
+
+def describe_data(data: Any, train_set: Any, val_set: Any, spec: Any) -> list[str]:
+    """Return `describe(train_set, val_set, spec)` of data.py: lines on how the data were read."""
+    describe = getattr(data, "describe", None)
+    return list(describe(train_set, val_set, spec)) if describe else []
+
+
+def _restore_spec(data: Any, saved: dict[str, Any]) -> Any:
+    try:
+        return data.Spec(**saved)
+    except TypeError as error:
+        reason = str(error).removeprefix("Spec.__init__() ")
+        changed = "the Spec of data.py is not that of the run"
+        raise UserError(f"{changed} ({reason}): put it back, or train a new run") from None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(map(_is_plain, [*value, *value.values()]))
+    return type(value) in (bool, int, float, str, type(None), Tensor)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Whether two values are equal, but for the rounding of numbers on another machine."""
+    if isinstance(value, float) and isinstance(other, float):
+        return math.isclose(value, other, rel_tol=1e-6, abs_tol=1e-9) or value == other
+    if isinstance(value, Tensor) and isinstance(other, Tensor):
+        return _is_same(value.tolist(), other.tolist())
+    if isinstance(value, tuple | list) and isinstance(other, tuple | list):
+        pairs = zip(value, other, strict=False)
+        return len(value) == len(other) and all(_is_same(*pair) for pair in pairs)
+    if isinstance(value, dict) and isinstance(other, dict):
+        return _is_same([*value.items()], [*other.items()])
+    return bool(value == other)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def load_test_split(
+    data: Any,
+    cfg: Any,
+    section: str = "data",
+    spec: Any = None,
+) -> Any:
     """Return `load_test(cfg)` of data.py, the samples that `load` leaves out.
 
-    Raises a UserError if there are none, or data.py has no `load_test`.
+    It gets the `Spec` of a run if it has the parameter `spec`. Raises a UserError if there are no
+    samples, or data.py has no `load_test`.
     """
     load_test = getattr(data, "load_test", None)
-    samples = load_test(cfg) if load_test else None
+    samples = None
+    if load_test and spec is not None and "spec" in signature(load_test).parameters:
+        samples = load_test(cfg, spec)
+    elif load_test:
+        samples = load_test(cfg)
     if samples is None:
         raise UserError(
             "there is no test split: "
