@@ -137,12 +137,10 @@ def describe(
     """Return what was read, and how it was understood."""
     train = len(train_set) * spec.context
     val = len(val_set) * spec.context
-    kind = "bytes"
-    if spec.tokenizer:
-        kind = f"of {spec.bytes_per_token:.2f} bytes on average"
+    kind = f"of {spec.bytes_per_token:.1f} bytes on average" if spec.tokenizer else "bytes"
     return [
-        f"{train:,} tokens for training and {val:,} for validation, in windows of {spec.context}",
-        f"a vocabulary of {spec.vocabulary:,} tokens ({kind})",
+        f"{train:,} tokens for training and {val:,} for validation, in windows of {spec.context}; "
+        f"a vocabulary of {spec.vocabulary:,} tokens ({kind})"
     ]
 
 
@@ -258,19 +256,22 @@ def _existing(path: Path) -> Path:
 
 
 def _files_below(folder: Path, cfg: DataConfig) -> list[Path]:
-    """Return the files at any depth, without those of hidden folders and of linked ones."""
+    """Return the files at any depth, without those below linked folders."""
     if not cfg.pattern or Path(cfg.pattern).is_absolute():
         cfg.refuse("pattern", "give a pattern of file names, such as *.md")
-    files = [file for file in sorted(folder.rglob(cfg.pattern)) if _is_visible(file, folder)]
+    files = [file for file in sorted(folder.rglob(cfg.pattern)) if _has_text(file, folder)]
     if not files:
         raise UserError(f"data.path={folder} has no files that match data.pattern={cfg.pattern}")
     return files
 
 
-def _is_visible(file: Path, folder: Path) -> bool:
+def _has_text(file: Path, folder: Path) -> bool:
+    """Whether it is a file, and neither empty nor hidden nor of the system."""
+    if not file.is_file() or file.name in SYSTEM_FILES:
+        return False
     names = file.relative_to(folder).parts
     is_hidden = any(name.startswith(".") for name in names)
-    return file.is_file() and not is_hidden and file.name not in SYSTEM_FILES
+    return file.stat().st_size > 0 and not is_hidden
 
 
 def _place(name: str) -> float:

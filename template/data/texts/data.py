@@ -358,7 +358,7 @@ def _parse_json(text: str) -> pd.DataFrame:
         except json.JSONDecodeError as error:
             raise ValueError(f"line {number} is no JSON ({error.msg})") from None
         if not isinstance(rows[number], dict):
-            raise ValueError(f"line {number} is no JSON object, such as {{...}}")
+            raise ValueError(f"line {number} is no JSON object with names and values")
     # objects, as pandas would make 1.0 of 1 if another row has no value
     return pd.DataFrame.from_dict(rows, orient="index", dtype=object)
 
