@@ -1,7 +1,9 @@
 """Text: how much of the built-in validation text is also in the training text; binary and badly encoded files."""
 
 import dataclasses
+from argparse import Namespace
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -245,3 +247,25 @@ def test_a_description_has_the_tokens(package: Callable[[str], Any], tmp_path: P
         "15,992 tokens for training and 3,992 for validation, in windows of 8; "
         "a vocabulary of 256 tokens (bytes)"
     ]
+
+
+def test_predictions_are_made_with_the_tokenizer_of_the_run(
+    package: Callable[[str, str], Any], tmp_path: Path
+) -> None:
+    p = package("gpt", "predict")
+    pairs = byte_pairs(tmp_path / "pairs.json")
+    size = pairs.get_vocab_size()
+    spec = p.data.Spec(vocabulary=size, context=8, tokenizer=pairs.to_str())
+    net = p.model.build(p.model.ModelConfig(), spec)
+    command = import_module(f"{p.name}.components.predict")
+    options = Namespace(prompt="größer", tokens=5, seed=0, temperature=1.0)
+    with torch.no_grad():
+        new = command.generate(net, spec, options)
+        options.tokens = 0
+        assert command.generate(net, spec, options) == ""
+    assert 1 <= len(new) <= 30
+    words = tokenizers.Tokenizer(tokenizers.models.BPE({"g": 0}, []))
+    spec = dataclasses.replace(spec, tokenizer=words.to_str())
+    options.prompt = "x"
+    with pytest.raises(p.errors.UserError, match="--prompt 'x' has no tokens: give another"):
+        command.generate(net, spec, options)

@@ -5,11 +5,13 @@ import io
 import json
 import re
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from tokenizers import Tokenizer
 from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -166,7 +168,11 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "an empty JSON file": ("a.jsonl", b"", "a.jsonl has no rows of texts"),
     "an empty Parquet file": ("a.parquet", b"", "cannot read .*a.parquet as .parquet: .*0 bytes"),
     "only names": ("a.csv", b"text,label\n", "a.csv has no rows of texts"),
-    "a spreadsheet": ("a.xlsx", b"PK", r"a.xlsx is no table of texts: give a file \(.csv, .tsv"),
+    "a spreadsheet": (
+        "a.xlsx",
+        b"PK",
+        "a.xlsx is no file that ends with .csv, .tsv, .jsonl, .parq",
+    ),
     "Latin-1": (
         "a.csv",
         "text,label\nü,x\n".encode("latin-1"),
@@ -264,7 +270,7 @@ def test_wrong_options_are_one_line(
 
     expect("data.path is empty", path="")
     expect("data.path=nowhere.csv does not exist: give a file", path="nowhere.csv")
-    expect(f"{tmp_path} is no table of texts", path="~")
+    expect(f"{tmp_path} is no file that ends with", path="~")
     expect("data.encoding=utf9 is none of Python's", encoding="utf9")
     expect("data.tokenizer=none.json is no file", tokenizer="none.json")
     expect("data.tokenizer=~/none.json is no tokenizer.json", tokenizer="~/none.json")
@@ -355,3 +361,28 @@ def test_a_description_has_classes_and_tokens(
     assert similar == "these classes differ only by case: Cat and cat"
     train = sum(pair[0] for pair in counts)
     assert tokens.startswith(f"300 tokens in the vocabulary; {train} of {train} training texts")
+
+
+def test_new_texts_are_read_as_those_of_the_run(
+    package: Callable[[str, str], Any], tmp_path: Path
+) -> None:
+    p = package("bert", "predict")
+    command = import_module(f"{p.name}.components.predict")
+    (tmp_path / "a.csv").write_text(CSV)
+    (tmp_path / "b.jsonl").write_bytes(lines(["new"]))
+    (tmp_path / "c.tsv").write_text("text\nabout\ttabs\n")
+    cfg = p.data.DataConfig(path=tmp_path / "a.csv", vocabulary=300, length=8)
+    train, _, spec = p.data.load(cfg)
+    kind = command.kind_of(spec)
+    files = [tmp_path / "a.csv", tmp_path / "b.jsonl"]
+    names, samples = command.read_files(kind, files, spec, cfg)
+    assert names == 2 * [f"text {index}" for index in range(40)]
+    first = names.index(Tokenizer.from_str(spec.tokenizer).decode(train.tensors[0][0].tolist())[1:])
+    assert torch.equal(samples[first][0], train.tensors[0][0])
+    assert samples[first][1] == train.tensors[1][0]
+    for name, message in (
+        ("c.tsv", "Expected 1 fields"),
+        ("nowhere.csv", "is no file that ends with"),
+    ):
+        with pytest.raises(p.errors.UserError, match=message):
+            command.read_files(kind, [tmp_path / name], spec, cfg)

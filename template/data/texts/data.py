@@ -261,7 +261,7 @@ def _existing(path: Path) -> Path:
         raise UserError("data.path is empty, or the current folder: give a file's name")
     path = path.expanduser()
     if not path.exists():
-        raise UserError(f"data.path={path} does not exist: give a file ({', '.join(SUFFIXES)})")
+        raise UserError(f"data.path={path} does not exist: give a file of texts")
     return path
 
 
@@ -290,7 +290,7 @@ def read_table(path: Path, encoding: str) -> pd.DataFrame:
     """Return the cells of a file; the index is the number of the row in it."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES or not path.is_file():
-        raise UserError(f"{path} is no table of texts: give a file ({', '.join(SUFFIXES)})")
+        raise UserError(f"{path} is no file that ends with {', '.join(SUFFIXES)}")
     try:
         table = _parse(path, suffix, encoding)
     except ValueError as error:
