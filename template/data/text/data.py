@@ -166,20 +166,22 @@ def _read(cfg: DataConfig, spec: Spec | None) -> tuple[list[Tokens], Spec]:
     tokenizer = spec.tokenizer if spec else _read_tokenizer(cfg.tokenizer)
     encode, vocabulary = _encoder(tokenizer)
     splits = []
-    ratios = []
+    sizes = []
     for part in files:
         tokens, size = _tokens(part, encoding, encode)
         splits.append(tokens)
-        ratios.append(size / max(len(tokens), 1))
-    has_val = len(files[1]) > 0
+        sizes.append(size)
+    measured = 1 if files[1] else 0
     if spec is None:
         spec = Spec(
             vocabulary=vocabulary,
             context=cfg.context,
-            bytes_per_token=ratios[1 if has_val else 0],
+            bytes_per_token=sizes[measured] / max(len(splits[measured]), 1),
             tokenizer=tokenizer,
         )
-    return splits if has_val else _split(splits[0], cfg), spec
+    if not files[1]:
+        splits = _split(splits[0], cfg)
+    return splits, spec
 
 
 def _split(tokens: Tokens, cfg: DataConfig) -> list[Tokens]:
