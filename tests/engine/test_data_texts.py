@@ -220,6 +220,11 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
         lines(["a", None, "b"]),
         r"in column label \(13, the first in row 2\)",
     ),
+    "half of an emoji": (
+        "a.jsonl",
+        lines(["a", "b"]) + b"\n" + rb'{"text": "\ud83d", "label": "a"}',
+        "a.jsonl has a broken character in column text",
+    ),
     "several labels": (
         "a.jsonl",
         lines(["a", ["a", "b"]]),

@@ -380,7 +380,10 @@ def column(
     lists = values.index[values.map(pd.api.types.is_list_like)]
     if len(lists):
         raise UserError(f"row {lists[0]} of {path} has several values in column {name}: give one")
-    return values.astype("string").fillna("")
+    try:
+        return values.astype("string").fillna("")
+    except UnicodeEncodeError as error:  # JSON can have half of an emoji
+        raise UserError(f"{path} has a broken character in column {name} ({error})") from None
 
 
 def _split(frame: pd.DataFrame, cfg: DataConfig) -> list[pd.DataFrame]:
