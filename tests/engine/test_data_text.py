@@ -1,12 +1,16 @@
 """Text: how much of the built-in validation text is also in the training text; binary and badly encoded files."""
 
+import dataclasses
+from argparse import Namespace
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tokenizers
+import torch
 
 
 def repeated(train: Any, val: Any) -> float:
@@ -42,7 +46,7 @@ def test_the_split_depends_only_on_relative_names(
     for name in ("a", "b"):
         for number in range(30):
             (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name / f"{number}.txt").write_bytes(bytes(20 + number))
+            (tmp_path / name / f"{number}.txt").write_text("x" * (20 + number))
         train, val, _ = data.load(
             data.DataConfig(path=tmp_path / name, context=8, val_fraction=0.3)
         )
@@ -50,40 +54,218 @@ def test_the_split_depends_only_on_relative_names(
     assert lengths[0] == lengths[1]
 
 
-def test_a_tokenizer_reads_bytes_that_are_not_utf_8(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
+def text_of(*parts: Any) -> str:
+    """Return the text of windows of bytes."""
+    return "".join(
+        bytes(window[:-1].tolist()).decode("latin-1")
+        for part in parts
+        for window in part.tensors[0]
+    )
+
+
+TEXT = "".join(f"line {index:3}\n" for index in range(100))
+UNDERSTOOD: dict[str, tuple[dict[str, bytes], dict[str, Any]]] = {
+    "plain": ({"a.txt": TEXT.encode()}, {}),
+    "a byte-order mark": ({"a.txt": TEXT.encode("utf-8-sig")}, {}),
+    "Windows line ends": ({"a.txt": TEXT.replace("\n", "\r\n").encode()}, {}),
+    "UTF-16": ({"a.txt": TEXT.encode("utf-16")}, {"encoding": "utf-16"}),
+    "UTF-16 without a mark": ({"a.txt": TEXT.encode("utf-16-be")}, {"encoding": "utf-16-be"}),
+    "an empty file": ({"a.txt": TEXT.encode(), "b.txt": b""}, {}),
+    "hidden files": ({"a.txt": TEXT.encode(), ".b": b"b" * 99, ".c/d.txt": b"d" * 99}, {}),
+    "system files": ({"a.txt": TEXT.encode(), "Thumbs.db": b"\0", "b/desktop.ini": b"b" * 99}, {}),
+    "another suffix": ({"a/b/c.md": TEXT.encode(), "a.png": b"\xff\0"}, {"pattern": "*.md"}),
+}
+
+
+@pytest.mark.parametrize("case", UNDERSTOOD)
+def test_files_are_understood(package: Callable[[str], Any], tmp_path: Path, case: str) -> None:
     data = package("gpt").data
+    files, keys = UNDERSTOOD[case]
+    write(tmp_path, files)
+    cfg = data.DataConfig(path=tmp_path, context=8, val_fraction=0.2, **keys)
+    train, val, spec = data.load(cfg)
+    assert spec == data.Spec(vocabulary=256, context=8)
+    assert text_of(train) == TEXT[: len(train) * 8]
+    assert text_of(val) == TEXT[720:][: len(val) * 8]
+
+
+def write(folder: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+REFUSED: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
+    "an empty folder": ({}, {}, "data.path=.* has no files that match data.pattern=\\*"),
+    "only hidden files": ({".a/b.txt": b"b" * 99}, {}, "has no files that match data.pattern"),
+    "no such suffix": (
+        {"a.txt": b"a"},
+        {"pattern": "*.md"},
+        "no files that match data.pattern=\\*.md",
+    ),
+    "an empty file": ({"a.txt": b""}, {}, "has no files that match data.pattern"),
+    "only a byte-order mark": (
+        {"a.txt": b"\xef\xbb\xbf"},
+        {},
+        "the text for training has 0 tokens",
+    ),
+    "a short text": (
+        {"a.txt": b"short"},
+        {},
+        "for training has 5 tokens, but data.context=8 needs",
+    ),
+    "short validation": (
+        {"a.txt": b"a" * 99},
+        {},
+        "for validation has 2 tokens, but data.context=8",
+    ),
+    "Latin-1": (
+        {"a.txt": "aaü".encode("latin-1")},
+        {},
+        "a.txt is not utf-8 at byte 2: set data.encoding",
+    ),
+    "an image": ({"a.png": b"\x89PNG"}, {}, "a.png is not utf-8 at byte 0: .* with data.pattern"),
+    "zeros": ({"a.bin": bytes(99)}, {}, "a.bin is binary: leave the file out with data.pattern"),
+    "an unknown encoding": (
+        {"a.txt": b"a" * 99},
+        {"encoding": "utf9"},
+        "data.encoding=utf9 is none",
+    ),
+    "an empty pattern": ({"a.txt": b"a" * 99}, {"pattern": ""}, "data.pattern is : give a pattern"),
+    "no tokenizer": (
+        {"a.txt": b"a" * 99},
+        {"tokenizer": "b.json"},
+        "data.tokenizer=b.json is no file",
+    ),
+    "an empty tokenizer": ({"a.txt": b"a" * 99}, {"tokenizer": ""}, "data.tokenizer= is no file"),
+    "another JSON": (
+        {"a.json": b"{}"},
+        {"tokenizer": "~/a.json"},
+        "=~/a.json is no tokenizer.json: ",
+    ),
+    "a binary tokenizer": (
+        {"a": b"\xff"},
+        {"tokenizer": "~/a"},
+        "data.tokenizer=~/a is no tokenizer.json",
+    ),
+    "a large fraction": (
+        {},
+        {"val_fraction": 0.6, "test_fraction": 0.4},
+        "data.test_fraction is 0.4: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_files_are_refused_in_one_line(
+    package: Callable[[str], Any], tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = package("gpt")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    files, keys, message = REFUSED[case]
+    write(tmp_path, files)
+    with pytest.raises(project.errors.UserError, match=message) as raised:
+        project.data.load(project.data.DataConfig(path=Path("~"), context=8, **keys))
+    assert "\n" not in str(raised.value)
+
+
+def test_paths_that_are_missing_or_empty_are_one_line(package: Callable[[str], Any]) -> None:
+    project = package("gpt")
+    for path, message in (
+        ("nowhere", "data.path=nowhere does not exist"),
+        ("", "data.path is empty"),
+    ):
+        with pytest.raises(project.errors.UserError, match=message):
+            project.data.load(project.data.DataConfig(path=Path(path)))
+
+
+def test_links_to_folders_are_not_followed(package: Callable[[str], Any], tmp_path: Path) -> None:
+    data = package("gpt").data
+    write(tmp_path, {"a.txt": TEXT.encode()})
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "broken.txt").symlink_to(tmp_path / "nowhere")
+    train, _, _ = data.load(data.DataConfig(path=tmp_path, context=8, val_fraction=0.2))
+    assert text_of(train) == TEXT[: len(train) * 8]
+
+
+def byte_pairs(file: Path) -> tokenizers.Tokenizer:
+    """Write a tokenizer whose padding and truncation are not for language modeling."""
     pairs = tokenizers.Tokenizer(tokenizers.models.BPE())
     pairs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     pairs.decoder = tokenizers.decoders.ByteLevel()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     pairs.train_from_iterator(["größer"], tokenizers.trainers.BpeTrainer(initial_alphabet=alphabet))
-    pairs.save(str(tmp_path / "pairs.json"))
-    (tmp_path / "a.txt").write_bytes("größer \n".encode() * 50 + b"\xff" * 100)
+    pairs.enable_truncation(4)
+    pairs.enable_padding(length=5000)
+    pairs.save(str(file))
+    return pairs
+
+
+def test_a_run_keeps_its_tokenizer(package: Callable[[str], Any], tmp_path: Path) -> None:
+    """Edited, the file would give other ids for the same text."""
+    data = package("gpt").data
+    file = tmp_path / "pairs.json"
+    pairs = byte_pairs(file)
+    write(tmp_path, {"a.txt": "größer \n".encode() * 200})
     cfg = data.DataConfig(
-        path=tmp_path / "a.txt", tokenizer=str(tmp_path / "pairs.json"), context=8
-    )
-    train, _, _ = data.load(data.DataConfig(**{**vars(cfg), "val_fraction": 0.3}))
-    assert "größer" in pairs.decode(train.tensors[0][:, :-1].flatten().tolist())
-
-
-def test_what_is_missing_is_named(package: Callable[[str], Any], tmp_path: Path) -> None:
-    p = package("gpt")
-
-    def expect(message: str, **keys: Any) -> None:
-        with pytest.raises(p.errors.UserError, match=message):
-            p.data.load(p.data.DataConfig(**keys))
-
-    (tmp_path / "a.txt").write_text("short")
-    expect(
-        r"data.path=.*nowhere is neither a file nor a folder",
-        path=tmp_path / "nowhere",
-    )
-    expect(r"files that match \*.md", path=tmp_path, pattern="*.md")
-    expect(
-        r"the text for training has 5 tokens, but data.context=8 needs more",
-        path=tmp_path,
+        path=tmp_path / "a.txt",
+        tokenizer=str(file),
         context=8,
+        val_fraction=0.3,
+        test_fraction=0.3,
     )
-    expect(r"data.tokenizer=none.json does not exist", tokenizer="none.json")
+    train, val, spec = data.load(cfg)
+    assert data.Spec(**dataclasses.asdict(spec)) == spec
+    assert "größer" in pairs.decode(train.tensors[0][:, :-1].flatten().tolist())
+    file.unlink()
+    train_again, val_again, spec_again = data.load(cfg, spec)
+    assert spec_again is spec
+    assert torch.equal(train_again.tensors[0], train.tensors[0])
+    assert torch.equal(val_again.tensors[0], val.tensors[0])
+    assert len(data.load_test(cfg, spec)) == (600 * 0.3 - 1) // 8
+
+
+def test_a_tokenizer_without_a_token_for_a_word_is_one_line(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
+    project = package("gpt")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"line": 0}, "?"))
+    words.save(str(tmp_path / "words.json"))
+    write(tmp_path, {"a.txt": TEXT.encode()})
+    cfg = project.data.DataConfig(
+        path=tmp_path / "a.txt", tokenizer=str(tmp_path / "words.json"), context=8
+    )
+    with pytest.raises(project.errors.UserError, match="cannot encode the text: .*UNK"):
+        project.data.load(cfg)
+
+
+def test_a_description_has_the_tokens(package: Callable[[str], Any], tmp_path: Path) -> None:
+    data = package("gpt").data
+    write(tmp_path, {"a.txt": b"x" * 20000})
+    loaded = data.load(data.DataConfig(path=tmp_path, context=8, val_fraction=0.2))
+    assert data.describe(*loaded) == [
+        "15,992 tokens for training and 3,992 for validation, in windows of 8; "
+        "a vocabulary of 256 tokens (bytes)"
+    ]
+
+
+def test_predictions_are_made_with_the_tokenizer_of_the_run(
+    package: Callable[[str, str], Any], tmp_path: Path
+) -> None:
+    p = package("gpt", "predict")
+    pairs = byte_pairs(tmp_path / "pairs.json")
+    size = pairs.get_vocab_size()
+    spec = p.data.Spec(vocabulary=size, context=8, tokenizer=pairs.to_str())
+    net = p.model.build(p.model.ModelConfig(), spec)
+    command = import_module(f"{p.name}.components.predict")
+    options = Namespace(prompt="größer", tokens=5, seed=0, temperature=1.0)
+    with torch.no_grad():
+        new = command.generate(net, spec, options)
+        options.tokens = 0
+        assert command.generate(net, spec, options) == ""
+    assert 1 <= len(new) <= 30
+    words = tokenizers.Tokenizer(tokenizers.models.BPE({"g": 0}, []))
+    spec = dataclasses.replace(spec, tokenizer=words.to_str())
+    options.prompt = "x"
+    with pytest.raises(p.errors.UserError, match="--prompt 'x' has no tokens: give another"):
+        command.generate(net, spec, options)

@@ -61,7 +61,7 @@ def predict(options: argparse.Namespace) -> None:
         name = type(net).__name__
         raise UserError(f"{name} reads no files, but {options.files[0]} is given: leave it out")
     if writes_text:
-        text = generate(net, spec, cfg.data, options)
+        text = generate(net, spec, options)
         print(options.prompt + text)
         return
     folder = options.output or options.run / "predictions"
@@ -106,17 +106,18 @@ def write_table(
 def generate(
     net: Any,
     spec: Any,
-    cfg: Any,
     options: argparse.Namespace,
 ) -> str:
     """Continue the prompt, one token at a time; the oldest tokens leave a full context."""
     device = next(net.parameters()).device
     generator = torch.Generator().manual_seed(options.seed)
-    name = getattr(cfg, "tokenizer", "bytes")
+    content = getattr(spec, "tokenizer", "")  # none: tokens are bytes
     tokens = list(options.prompt.encode())
-    if name != "bytes":
-        tokenizer = import_module("tokenizers").Tokenizer.from_file(name)
+    if content:
+        tokenizer = import_module("tokenizers").Tokenizer.from_str(content)
         tokens = tokenizer.encode(options.prompt, add_special_tokens=False).ids
+    if not tokens:
+        raise UserError(f"--prompt {options.prompt!r} has no tokens: give another")
     given = len(tokens)
     for _ in range(options.tokens):
         context = torch.tensor(
@@ -132,7 +133,7 @@ def generate(
         )
         tokens.append(int(token))
     new = tokens[given:]
-    return bytes(new).decode(errors="replace") if name == "bytes" else str(tokenizer.decode(new))
+    return str(tokenizer.decode(new)) if content else bytes(new).decode(errors="replace")
 
 
 def save_grid(
@@ -300,15 +301,13 @@ def read_texts(
     cfg: Any,
 ) -> Samples:
     """Read the texts in a column of tables."""
-    tokenizer = import_module("tokenizers").Tokenizer.from_str(spec.tokenizer)
-    frames = read_frames(files, cfg, dtype=str, keep_default_na=False)
+    kind = data.__dict__  # which has these functions only for texts
     texts: list[str] = []
-    for frame in frames:
-        texts += frame[cfg.text].astype(str).tolist()
-    samples = []
-    for text in tokenizer.encode_batch(texts):
-        length = sum(text.attention_mask)
-        samples.append((torch.tensor(text.ids), length, 0))
+    for file in files:
+        table = kind["read_table"](file, cfg.encoding)
+        texts += kind["column"](table, cfg.text, file).tolist()
+    tokens, lengths = kind["encode"](texts, spec)
+    samples = [(ids, length, 0) for ids, length in zip(tokens, lengths, strict=True)]
     return texts, samples
 
 
@@ -422,7 +421,7 @@ KINDS = {
     "ignored": Kind(read_images, mask_rows),
     "channels": Kind(read_images, value_rows),
     "numeric": Kind(read_table, value_rows),
-    "tokenizer": Kind(read_texts, value_rows),
+    "length": Kind(read_texts, value_rows),
     "columns": Kind(read_series, forecast_rows),
 }
 """Kinds of data, by a field that only their `Spec` has; that of masks has `channels` as well."""

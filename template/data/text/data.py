@@ -27,10 +27,11 @@ warnings"""
 They share no code with others; if files were chosen at random, a fifth of their text would also be
 in the training text."""
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
+SYSTEM_FILES = {"Thumbs.db", "desktop.ini"}  # Windows puts them into folders
 
 Batch = tuple[Tensor, ...]
 Tokens = NDArray[Any]  # of uint8 or int32
-Encode = Callable[[bytes], Tokens]
+Encode = Callable[[str], Tokens]
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,13 @@ class DataConfig(Section):
     """Text file, or folder whose files match `pattern`; null: the source code of Python's standard
     library."""
     pattern: str = "*"
-    """Files to read from a folder, at any depth, such as `*.md`."""
+    """Files to read from a folder, at any depth, such as `*.md`; hidden ones are left out."""
+    encoding: str = "utf-8"
+    """Encoding of your own files, such as latin-1 or utf-16. Tokens are made of the text, not of
+    this encoding's bytes."""
     tokenizer: str = "bytes"
-    """bytes: each byte is a token; or the path of a tokenizer.json of Hugging Face's tokenizers."""
+    """bytes: each byte of the text in UTF-8 is a token; or the path of a tokenizer.json of Hugging
+    Face's tokenizers, of which the run keeps a copy."""
     context: int = within("[8, 1048576]", 128)
     """Context length, in tokens."""
     val_fraction: float = within("(0, 1)", 0.02)
@@ -53,6 +58,11 @@ class DataConfig(Section):
     """Fraction for the test split, as for validation; with too few files, the end after that for
     validation. No effect on the built-in text."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.val_fraction + self.test_fraction >= 1:
+            self.refuse("test_fraction", "with data.val_fraction, it leaves no text for training")
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -60,7 +70,8 @@ class Spec:
 
     vocabulary: int  # number of token ids
     context: int  # number of input tokens
-    bytes_per_token: float = 1.0  # of the validation text, to compare tokenizers by bits per byte
+    bytes_per_token: float = 1.0  # to compare tokenizers by bits per byte
+    tokenizer: str = ""  # content of its tokenizer.json; empty for bytes
 
 
 class Windows(TensorDataset):
@@ -100,61 +111,99 @@ class Prepare(nn.Module):
         return inputs, targets
 
 
-def load(cfg: DataConfig) -> tuple[Windows, Windows, Spec]:
-    """Return the training set, the validation set and their `Spec`."""
-    (train, val, _), spec = _read(cfg)
-    train_set = _windows("training", train, cfg)
-    val_set = _windows("validation", val, cfg)
+def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Windows, Windows, Spec]:
+    """Return the training set, the validation set and their `Spec`.
+
+    With the `Spec` of a run, the text is tokenized as in that run.
+    """
+    splits, spec = _read(cfg, spec)
+    train_set = _windows("training", splits[0], cfg, spec)
+    val_set = _windows("validation", splits[1], cfg, spec)
     return train_set, val_set, spec
 
 
-def load_test(cfg: DataConfig) -> Windows | None:
+def load_test(cfg: DataConfig, spec: Spec | None = None) -> Windows | None:
     """Return the test split, if there is one. Only `evaluate --split test` calls this."""
-    (_, _, test), _ = _read(cfg)
-    return _windows("the test", test, cfg) if len(test) else None
+    splits, spec = _read(cfg, spec)
+    test = splits[2]
+    return _windows("the test", test, cfg, spec) if len(test) else None
+
+
+def describe(
+    train_set: Windows,
+    val_set: Windows,
+    spec: Spec,
+) -> list[str]:
+    """Return what was read, and how it was understood."""
+    train = len(train_set) * spec.context
+    val = len(val_set) * spec.context
+    kind = f"of {spec.bytes_per_token:.1f} bytes on average" if spec.tokenizer else "bytes"
+    return [
+        f"{train:,} tokens for training and {val:,} for validation, in windows of {spec.context}; "
+        f"a vocabulary of {spec.vocabulary:,} tokens ({kind})"
+    ]
 
 
 def _windows(
     split: str,
     tokens: Tokens,
     cfg: DataConfig,
+    spec: Spec,
 ) -> Windows:
-    if len(tokens) <= cfg.context:
+    if len(tokens) <= spec.context:
         raise UserError(
             f"the text for {split} has {len(tokens)} tokens, "
-            f"but data.context={cfg.context} needs more: "
-            "add text to data.path, or change data.val_fraction"
+            f"but data.context={spec.context} needs more: "
+            f"add text to data.path={cfg.path}, lower data.context, or change data.val_fraction"
         )
-    return Windows(torch.from_numpy(tokens), cfg.context)
+    return Windows(torch.from_numpy(tokens), spec.context)
 
 
-def _read(cfg: DataConfig) -> tuple[list[Tokens], Spec]:
+def _read(cfg: DataConfig, spec: Spec | None) -> tuple[list[Tokens], Spec]:
     """Return the tokens for training, for validation and for the test, and the `Spec`."""
     files = library() if cfg.path is None else _own_files(cfg, cfg.path)
-    encode, vocabulary = _tokenizer(cfg.tokenizer)
-    train, val, test = (_tokens(part, encode) for part in files)
-    has_val = len(val) > 0
-    size = sum(file.stat().st_size for file in files[1 if has_val else 0])
-    spec = Spec(
-        vocabulary=vocabulary,
-        context=cfg.context,
-        bytes_per_token=size / len(val if has_val else train),
-    )
-    if has_val:
-        return [train, val, test], spec
-    test_begin = round(len(train) * (1 - cfg.test_fraction))
-    val_begin = round(len(train) * (1 - cfg.test_fraction - cfg.val_fraction))
-    return np.split(train, [val_begin, test_begin]), spec
+    encoding = "utf-8" if cfg.path is None else cfg.encoding
+    tokenizer = spec.tokenizer if spec else _read_tokenizer(cfg.tokenizer)
+    encode, vocabulary = _encoder(tokenizer)
+    splits = []
+    sizes = []
+    for part in files:
+        tokens, size = _tokens(part, encoding, encode)
+        splits.append(tokens)
+        sizes.append(size)
+    measured = 1 if files[1] else 0
+    if spec is None:
+        spec = Spec(
+            vocabulary=vocabulary,
+            context=cfg.context,
+            bytes_per_token=sizes[measured] / max(len(splits[measured]), 1),
+            tokenizer=tokenizer,
+        )
+    if not files[1]:
+        splits = _split(splits[0], cfg)
+    return splits, spec
+
+
+def _split(tokens: Tokens, cfg: DataConfig) -> list[Tokens]:
+    """Return the beginning for training, then the part for validation, and the end for the test."""
+    test_begin = round(len(tokens) * (1 - cfg.test_fraction))
+    val_begin = round(len(tokens) * (1 - cfg.test_fraction - cfg.val_fraction))
+    return np.split(tokens, [val_begin, test_begin])
 
 
 def _tokens(
     files: list[Path],
+    encoding: str,
     encode: Encode,
-) -> Tokens:
+) -> tuple[Tokens, int]:
+    """Return the tokens of these files, and how many bytes their text has in UTF-8."""
     parts = [np.empty(0, np.uint8)]
+    size = 0
     for file in files:
-        parts.append(encode(file.read_bytes()))
-    return np.concatenate(parts)
+        text = _read_text(file, encoding)
+        parts.append(encode(text))
+        size += len(text.encode())
+    return np.concatenate(parts), size
 
 
 def library() -> list[list[Path]]:
@@ -176,24 +225,17 @@ def _own_files(
     cfg: DataConfig,
     path: Path,
 ) -> list[list[Path]]:
-    """Return your files for training, for validation and for the test, without hidden ones.
+    """Return your files for training, for validation and for the test.
 
     A hash of its relative name decides for each. If there are too few, all are for training.
     """
-    if path.is_file():
-        return [[path], [], []]
+    root = _existing(path)
+    files = [root] if root.is_file() else _files_below(root, cfg)
     train = []
     val = []
     test = []
-    files = [file for file in sorted(path.rglob(cfg.pattern)) if _is_visible(file, path)]
-    if not files:
-        raise UserError(
-            f"data.path={path} is neither a file nor a folder with files that match {cfg.pattern}"
-        )
     for file in files:
-        name = file.relative_to(path).as_posix()
-        digest = hashlib.sha256(name.encode()).hexdigest()
-        place = int(digest[:8], 16) / 2**32
+        place = _place(file.relative_to(root).as_posix())
         if place < cfg.val_fraction:
             val.append(file)
         elif place < cfg.val_fraction + cfg.test_fraction:
@@ -205,29 +247,94 @@ def _own_files(
     return [train, val, test]
 
 
-def _is_visible(file: Path, folder: Path) -> bool:
+def _existing(path: Path) -> Path:
+    """Return a path that exists, with the home folder instead of `~`."""
+    if path == Path():  # also that of an empty string, as of a variable that is not set
+        raise UserError("data.path is empty, or the current folder: give the folder's name")
+    path = path.expanduser()
+    if not path.exists():
+        raise UserError(f"data.path={path} does not exist: give a text file, or a folder of them")
+    return path
+
+
+def _files_below(folder: Path, cfg: DataConfig) -> list[Path]:
+    """Return the files at any depth, without those below linked folders."""
+    if not cfg.pattern or Path(cfg.pattern).is_absolute():
+        cfg.refuse("pattern", "give a pattern of file names, such as *.md")
+    files = [file for file in sorted(folder.rglob(cfg.pattern)) if _has_text(file, folder)]
+    if not files:
+        raise UserError(f"data.path={folder} has no files that match data.pattern={cfg.pattern}")
+    return files
+
+
+def _has_text(file: Path, folder: Path) -> bool:
+    """Whether it is a file, and neither empty nor hidden nor of the system."""
+    if not file.is_file() or file.name in SYSTEM_FILES:
+        return False
     names = file.relative_to(folder).parts
-    return file.is_file() and not any(name.startswith(".") for name in names)
+    is_hidden = any(name.startswith(".") for name in names)
+    return file.stat().st_size > 0 and not is_hidden
 
 
-def _tokenizer(name: str) -> tuple[Encode, int]:
-    """Return the function that encodes a text, and the number of token ids."""
+def _place(name: str) -> float:
+    """Return a hash from 0 to 1, which is the same on every machine."""
+    digest = hashlib.sha256(name.encode(errors="surrogateescape"))
+    return int(digest.hexdigest()[:12], 16) / 2**48
+
+
+def _read_text(file: Path, encoding: str) -> str:
+    r"""Return the text of a file without a byte-order mark; lines end with \n."""
+    try:
+        text = file.read_bytes().decode(encoding)
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{file} is not {encoding} at byte {error.start}: "
+            "set data.encoding, or leave the file out with data.pattern"
+        ) from None
+    except LookupError:
+        raise UserError(
+            f"data.encoding={encoding} is none of Python's: give utf-8, latin-1 or utf-16"
+        ) from None
+    if "\0" in text:
+        raise UserError(f"{file} is binary: leave the file out with data.pattern")
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _read_tokenizer(name: str) -> str:
+    """Return the content of a tokenizer.json, "" for bytes."""
     if name == "bytes":
-        return _encode_bytes, 256
+        return ""
     from tokenizers import Tokenizer  # only those who use it need this package
 
-    if not Path(name).is_file():
-        raise UserError(f"data.tokenizer={name} does not exist: give bytes, or a tokenizer.json")
-    tokenizer = Tokenizer.from_file(name)
-    tokenizer.no_truncation()
+    file = Path(name).expanduser()
+    if not file.is_file():
+        raise UserError(f"data.tokenizer={name} is no file: give bytes, or a tokenizer.json")
+    try:
+        content: str = Tokenizer.from_file(str(file)).to_str()
+    except Exception as error:  # the package raises no subclass
+        raise UserError(f"data.tokenizer={name} is no tokenizer.json: {error}") from None
+    return content
 
-    def encode(content: bytes) -> Tokens:
-        text = content.decode(errors="replace")
-        encoded = tokenizer.encode(text, add_special_tokens=False)
+
+def _encoder(tokenizer: str) -> tuple[Encode, int]:
+    """Return the function that encodes a text, and the number of token ids."""
+    if not tokenizer:
+        return _encode_bytes, 256
+    from tokenizers import Tokenizer
+
+    loaded = Tokenizer.from_str(tokenizer)
+    loaded.no_truncation()
+    loaded.no_padding()
+
+    def encode(text: str) -> Tokens:
+        try:
+            encoded = loaded.encode(text, add_special_tokens=False)
+        except Exception as error:  # such as a word that a vocabulary of words lacks
+            raise UserError(f"data.tokenizer cannot encode the text: {error}") from None
         return np.array(encoded.ids, np.int32)
 
-    return encode, max(tokenizer.get_vocab().values()) + 1
+    return encode, max(loaded.get_vocab().values(), default=-1) + 1
 
 
-def _encode_bytes(content: bytes) -> Tokens:
-    return np.frombuffer(content, np.uint8)
+def _encode_bytes(text: str) -> Tokens:
+    return np.frombuffer(text.encode(), np.uint8)

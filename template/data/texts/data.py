@@ -4,9 +4,12 @@ This file is yours to edit.
 """
 
 import hashlib
+import io
+import json
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,6 +43,9 @@ struct this token tty warnings"""
 others."""
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
 
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+SUFFIXES = (*SEPARATORS, ".jsonl", ".parquet")
+
 Batch = tuple[Tensor, ...]
 
 
@@ -48,25 +54,31 @@ class DataConfig(Section):
     """Which texts to load, and how to tokenize them."""
 
     path: Path | None = None
-    """CSV or Parquet file; null: statements of Python's standard library, whose label is their
-    hidden keyword."""
+    """File with a text and its label in each row: .csv, .tsv, .jsonl or .parquet; null: statements
+    of Python's standard library, whose label is their hidden keyword."""
+    encoding: str = "utf-8"
+    """Encoding of your own file, such as latin-1 or utf-16."""
     val_fraction: float = within("(0, 1)", 0.1)
-    """Fraction of each class of your own texts for validation. No effect on the built-in texts."""
+    """Fraction of your own texts for validation. No effect on the built-in texts."""
     test_fraction: float = within("[0, 1)", 0.0)
-    """Fraction of each class of your own texts for the test split. No effect on the built-in
-    texts."""
+    """Fraction of your own texts for the test split. No effect on the built-in texts."""
     text: str = "text"
     """Column of the texts."""
     label: str = "label"
     """Column of the classes."""
     tokenizer: str = "train"
     """train: train byte-level BPE on the training texts; or the path of a tokenizer.json of Hugging
-    Face."""
+    Face. The run keeps a copy."""
     vocabulary: int = within("[300, 1000000]", 8000)
     """Maximum number of tokens of a trained tokenizer; short training texts give fewer."""
     length: int = within("[4, 65536]", 128)
     """Number of tokens per text, with the two that mark its ends; longer texts are cut, shorter
     ones padded."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.val_fraction + self.test_fraction >= 1:
+            self.refuse("test_fraction", "with data.val_fraction, it leaves no texts for training")
 
 
 @dataclass(frozen=True)
@@ -87,14 +99,11 @@ class Texts(TensorDataset):
         frame: pd.DataFrame,
         spec: Spec,
     ) -> None:
-        texts = frame["text"].tolist()
-        encoded = Tokenizer.from_str(spec.tokenizer).encode_batch_fast(texts)
-        ids = [text.ids for text in encoded]
-        lengths = [sum(text.attention_mask) for text in encoded]
+        tokens, lengths = encode(frame["text"].tolist(), spec)
         labels = pd.Index(spec.classes).get_indexer(pd.Index(frame["label"]))
         super().__init__(
-            torch.tensor(ids, dtype=torch.int32),
-            torch.tensor(lengths),
+            tokens,
+            lengths,
             torch.from_numpy(labels),
         )
 
@@ -122,25 +131,102 @@ class Prepare(nn.Module):
         return tokens.long(), mask, labels
 
 
-def load(cfg: DataConfig) -> tuple[Texts, Texts, Spec]:
-    """Return the training set, the validation set and their `Spec`."""
-    train, val, _ = _read(cfg)
-    spec = _describe(train, cfg)
+def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Texts, Texts, Spec]:
+    """Return the training set, the validation set and their `Spec`.
+
+    With the `Spec` of a run, classes and tokens are those of the run.
+    """
+    train, val, _ = _read(cfg, spec)
+    spec = spec or _make_spec(train, cfg)
     return Texts(train, spec), Texts(val, spec), spec
 
 
-def load_test(cfg: DataConfig) -> Texts | None:
+def load_test(cfg: DataConfig, spec: Spec | None = None) -> Texts | None:
     """Return the test split, if there is one. Only `evaluate --split test` calls this."""
-    train, _, test = _read(cfg)
-    return Texts(test, _describe(train, cfg)) if len(test) else None
+    train, _, test = _read(cfg, spec)
+    if test.empty:
+        return None
+    return Texts(test, spec or _make_spec(train, cfg))
 
 
-def _read(cfg: DataConfig) -> list[pd.DataFrame]:
+def describe(
+    train_set: Texts,
+    val_set: Texts,
+    spec: Spec,
+) -> list[str]:
+    """Return what was read, and how it was understood."""
+    names = spec.classes
+    train = train_set.tensors[2].bincount(minlength=len(names)).tolist()
+    val = val_set.tensors[2].bincount(minlength=len(names)).tolist()
+    counts = []
+    for name, in_train, in_val in zip(names, train, val, strict=True):
+        counts.append(f"{name} {in_train:,} + {in_val:,}")
+    full = int((train_set.tensors[1] == spec.length).sum())
+    return [
+        f"{len(names)} classes: {_listed(counts)} (texts for training + validation)",
+        *_similar(names),
+        f"{spec.vocabulary:,} tokens in the vocabulary; {full:,} of {len(train_set):,} training "
+        f"texts have {spec.length} tokens (data.length), or are cut to them",
+    ]
+
+
+def _similar(names: tuple[str, ...]) -> list[str]:
+    """Return a line about classes that may be one, by mistake two."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.casefold(), []).append(name)
+    similar = [" and ".join(group) for group in groups.values() if len(group) > 1]
+    return [f"these classes differ only by case: {_listed(similar)}"] if similar else []
+
+
+def _listed(names: list[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - 10
+    return ", ".join(names[:10]) + (f" and {more} more" if more > 0 else "")
+
+
+def encode(texts: list[str], spec: Spec) -> tuple[Tensor, Tensor]:
+    """Return the token ids (n, length), int32, with 0 after the end, and the lengths (n,)."""
+    try:
+        encoded = Tokenizer.from_str(spec.tokenizer).encode_batch_fast(texts)
+    except Exception as error:  # such as a word that a vocabulary of words lacks
+        raise UserError(f"data.tokenizer cannot encode the texts: {error}") from None
+    tokens = torch.tensor([text.ids for text in encoded], dtype=torch.int32)
+    lengths = torch.tensor([sum(text.attention_mask) for text in encoded])
+    if tokens.max() >= spec.vocabulary:
+        raise UserError(
+            f"data.tokenizer gives the id {tokens.max()}, "
+            f"but its vocabulary has only {spec.vocabulary} tokens"
+        )
+    if lengths.min() == 0:
+        text = texts[lengths.argmin()]
+        raise UserError(f"data.tokenizer gives no tokens for the text {text[:40]!r}: remove it")
+    return tokens, lengths
+
+
+def _read(cfg: DataConfig, spec: Spec | None) -> list[pd.DataFrame]:
     """Return the texts and labels for training, for validation and for the test."""
     if cfg.path is None:
         train, val = statements()
         return [train, val, val[:0]]
-    return _own_texts(cfg, cfg.path)
+    path = _existing(cfg.path)
+    frame = _own_texts(cfg, path)
+    splits = _split(frame, cfg)
+    known = spec.classes if spec else splits[0]["label"].unique()
+    new = sorted(set(frame["label"]) - set(known))
+    if new and spec:
+        raise UserError(f"{path} has classes that the run lacks: {_listed(new)}")
+    if new:
+        raise UserError(
+            f"{path} has too few texts of {_listed(new)}: none is for training; "
+            "add texts, or remove these"
+        )
+    if len(known) < 2:
+        raise UserError(
+            f"{path} has only one class in column {cfg.label}: {frame['label'].iloc[0]}"
+        )
+    _check_sizes(splits, cfg, path)
+    return splits
 
 
 def statements() -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -169,45 +255,163 @@ def statements() -> tuple[pd.DataFrame, pd.DataFrame]:
     return train.head(4000), val.head(444)
 
 
-def _own_texts(
-    cfg: DataConfig,
+def _existing(path: Path) -> Path:
+    """Return the path of a file, with the home folder instead of `~`."""
+    if path == Path():  # also that of an empty string, as of a variable that is not set
+        raise UserError("data.path is empty, or the current folder: give a file's name")
+    path = path.expanduser()
+    if not path.exists():
+        raise UserError(f"data.path={path} does not exist: give a file of texts")
+    return path
+
+
+def _own_texts(cfg: DataConfig, path: Path) -> pd.DataFrame:
+    """Return your texts and labels; the index is the number of the row in the file."""
+    table = read_table(path, cfg.encoding)
+    frame = pd.DataFrame(
+        {
+            "text": column(table, cfg.text, path),
+            "label": column(table, cfg.label, path).str.strip(),
+        }
+    )
+    for name, key in (("text", cfg.text), ("label", cfg.label)):
+        empty = frame.index[frame[name].str.strip() == ""]
+        if len(empty):
+            raise UserError(
+                f"{path} has empty cells in column {key} "
+                f"({len(empty)}, the first in row {empty[0]}): fill them, or remove the rows"
+            )
+    # a column of whole numbers with gaps becomes 1.0, 2.0 in many programs
+    frame["label"] = frame["label"].str.replace(r"^([+-]?\d+)\.0+$", r"\1", regex=True)
+    return frame
+
+
+def read_table(path: Path, encoding: str) -> pd.DataFrame:
+    """Return the cells of a file; the index is the number of the row in it."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES or not path.is_file():
+        raise UserError(f"{path} is no file that ends with {', '.join(SUFFIXES)}")
+    try:
+        table = _parse(path, suffix, encoding)
+    except ValueError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"cannot read {path} as {suffix}: {reason}") from None
+    if table.empty:
+        raise UserError(f"{path} has no rows of texts")
+    return table
+
+
+def _parse(
     path: Path,
-) -> list[pd.DataFrame]:
-    frame = _own_table(cfg, path)
-    if "" in frame.to_numpy():
+    suffix: str,
+    encoding: str,
+) -> pd.DataFrame:
+    if suffix == ".parquet":
+        table = pd.read_parquet(path)
+        return table.set_axis(range(1, len(table) + 1))
+    text = _read_text(path, encoding)
+    return _parse_json(text) if suffix == ".jsonl" else _parse_csv(text, SEPARATORS[suffix])
+
+
+def _read_text(file: Path, encoding: str) -> str:
+    r"""Return the text of a file without a byte-order mark; lines end with \n."""
+    try:
+        text = file.read_bytes().decode(encoding)
+    except UnicodeDecodeError as error:
         raise UserError(
-            f"data.path={path} has a row without text or without label: fill or remove it"
+            f"{file} is not {encoding} at byte {error.start}: set data.encoding"
+        ) from None
+    except LookupError:
+        raise UserError(
+            f"data.encoding={encoding} is none of Python's: give utf-8, latin-1 or utf-16"
+        ) from None
+    if "\0" in text:
+        raise UserError(f"{file} is binary: give a text file, or set data.encoding")
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _parse_csv(text: str, separator: str) -> pd.DataFrame:
+    """Return the rows below the one with the names, which is the first; cells are text."""
+    cells = pd.read_csv(
+        io.StringIO(text),
+        sep=separator,
+        header=None,  # pandas would rename columns of the same name
+        dtype=str,
+        keep_default_na=False,
+        skip_blank_lines=False,
+    )
+    cells = cells.set_axis(cells.index + 1).fillna("")
+    names = cells.loc[1].str.strip()
+    rows = cells[1:].set_axis(list(names), axis=1)
+    is_blank = (rows == "").all(axis=1)
+    return rows[~is_blank]
+
+
+def _parse_json(text: str) -> pd.DataFrame:
+    """Return the JSON objects, one a line."""
+    rows: dict[int, Any] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            rows[number] = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {number} is no JSON ({error.msg})") from None
+        if not isinstance(rows[number], dict):
+            raise ValueError(f"line {number} is no JSON object with names and values")
+    # objects, as pandas would make 1.0 of 1 if another row has no value
+    return pd.DataFrame.from_dict(rows, orient="index", dtype=object)
+
+
+def column(
+    table: pd.DataFrame,
+    name: str,
+    path: Path,
+) -> "pd.Series[str]":
+    """Return a column as text, "" for missing values."""
+    names = list(map(str, table.columns))
+    if name not in names:
+        raise UserError(
+            f"{path} has no column {name}, only {_listed(names)}: set data.text and data.label"
         )
+    if names.count(name) > 1:
+        raise UserError(f"{path} has {names.count(name)} columns {name}: rename one")
+    values = table[name]
+    lists = values.index[values.map(pd.api.types.is_list_like)]
+    if len(lists):
+        raise UserError(f"row {lists[0]} of {path} has several values in column {name}: give one")
+    try:
+        return values.astype("string").fillna("")
+    except UnicodeEncodeError as error:  # JSON can have half of an emoji
+        raise UserError(f"{path} has a broken character in column {name} ({error})") from None
+
+
+def _split(frame: pd.DataFrame, cfg: DataConfig) -> list[pd.DataFrame]:
+    """Return the rows for training, for validation and for the test.
+
+    A hash of the text decides, so that new rows move no others, and equal texts are together.
+    """
     place = _places(frame["text"])
-    by_class = place.groupby(frame["label"])
-    in_val = place < by_class.transform("quantile", cfg.val_fraction)
-    out = place < by_class.transform("quantile", cfg.val_fraction + cfg.test_fraction)
-    if not in_val.any() or frame["label"].nunique() < 2:
-        raise UserError(
-            f"data.label={cfg.label} of {path} needs two classes or more, "
-            "with several texts of each"
-        )
+    in_val = place < cfg.val_fraction
+    in_test = (place < cfg.val_fraction + cfg.test_fraction) & ~in_val
     return [
-        frame[~out],
+        frame[~in_val & ~in_test],
         frame[in_val],
-        frame[out & ~in_val],
+        frame[in_test],
     ]
 
 
-def _own_table(cfg: DataConfig, path: Path) -> pd.DataFrame:
-    """Return your texts and labels, "" for missing ones."""
-    try:
-        if path.suffix == ".parquet":
-            table = pd.read_parquet(path)
-        else:
-            table = pd.read_csv(path, dtype=str, keep_default_na=False)
-        frame = table[[cfg.text, cfg.label]]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"cannot read columns {cfg.text} and {cfg.label} of data.path={path}: {error}"
-        ) from error
-    frame = frame.set_axis(["text", "label"], axis=1)
-    return frame.astype("string").fillna("")
+def _check_sizes(
+    splits: list[pd.DataFrame],
+    cfg: DataConfig,
+    path: Path,
+) -> None:
+    for name, rows in zip(("train", "val", "test"), splits, strict=True):
+        if rows.empty and (name != "test" or cfg.test_fraction):
+            raise UserError(
+                f"{path} has no texts for the split {name}, and {sum(map(len, splits))} in all: "
+                "add texts, or change data.val_fraction or data.test_fraction"
+            )
 
 
 def _places(texts: "pd.Series[str]") -> "pd.Series[float]":
@@ -220,7 +424,7 @@ def _place(text: str) -> float:
     return int(digest.hexdigest()[:12], 16) / 2**48
 
 
-def _describe(train: pd.DataFrame, cfg: DataConfig) -> Spec:
+def _make_spec(train: pd.DataFrame, cfg: DataConfig) -> Spec:
     """Return the classes and the tokenizer, which may be trained on these texts."""
     names = sorted(set(train["label"]))
     numbers = pd.to_numeric(pd.Series(names), errors="coerce")
@@ -230,7 +434,7 @@ def _describe(train: pd.DataFrame, cfg: DataConfig) -> Spec:
     tokenizer.enable_truncation(cfg.length)
     tokenizer.enable_padding(length=cfg.length, pad_id=0)
     return Spec(
-        vocabulary=max(tokenizer.get_vocab().values()) + 1,
+        vocabulary=max(tokenizer.get_vocab().values(), default=-1) + 1,
         length=cfg.length,
         classes=tuple(names),
         tokenizer=tokenizer.to_str(),
@@ -243,11 +447,15 @@ def _tokenizer(
 ) -> Tokenizer:
     if cfg.tokenizer == "train":
         return _byte_pairs(texts, cfg.vocabulary)
-    if not Path(cfg.tokenizer).is_file():
+    file = Path(cfg.tokenizer).expanduser()
+    if not file.is_file():
         raise UserError(
-            f"data.tokenizer={cfg.tokenizer} does not exist: give a tokenizer.json, or `train`"
+            f"data.tokenizer={cfg.tokenizer} is no file: give train, or a tokenizer.json"
         )
-    return Tokenizer.from_file(cfg.tokenizer)
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the package raises no subclass
+        raise UserError(f"data.tokenizer={cfg.tokenizer} is no tokenizer.json: {error}") from None
 
 
 def _byte_pairs(
