@@ -98,7 +98,7 @@ class Images(Dataset[tuple[Tensor, ...]]):
             if name not in numbers:
                 raise UserError(
                     f"{image} is of the class {name}, which has no training images: "
-                    "remove it, or add training images and start a new run"
+                    "remove it, or add training images for a new run"
                 )
         labels = [numbers[name] for _, name in samples]
         self.images = [image for image, _ in samples]
@@ -193,8 +193,8 @@ def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Images, Images, Spe
     classes = spec.classes if spec else _classes(found, cfg)
     if not found.val:
         raise UserError(
-            f"data.path={cfg.path} has {len(found.train)} training images and none for "
-            "validation: add images, or change data.val_fraction"
+            f"data.path={cfg.path} has no validation images, and {len(found.train)} for training: "
+            "add images, or change data.val_fraction"
         )
     train = Images(found.train, classes, cfg, found.notes)
     val = Images(found.val, classes, cfg)
@@ -368,7 +368,7 @@ def _notes(left_out: Counter[str], deeper: set[str]) -> list[str]:
         kinds = ", ".join(kind for kind, _ in left_out.most_common(5))
         notes.append(f"{count} file{'s' * (count > 1)} left out ({kinds})")
     if deeper:
-        notes.append(f"with subfolders: {', '.join(sorted(deeper)[:5])}")
+        notes.append(f"classes with subfolders: {', '.join(sorted(deeper)[:5])}")
     return notes
 
 
@@ -408,8 +408,8 @@ def _classes(found: Splits, cfg: DataConfig) -> list[str]:
     if len(names) < fewest:
         has = f"only one class, {names[0]}" if names else "no images"
         needed = "a subfolder of images per class" if cfg.labels else "images"
-        read = "; ".join([has, *found.notes])
-        raise UserError(f"data.path={cfg.path} has {read}: give a folder with {needed}")
+        message = f"data.path={cfg.path} has {has}: give a folder with {needed}"
+        raise UserError("; ".join([message, *found.notes]))
     with suppress(ValueError):  # for a name that is not a number
         numbers = [float(name) for name in names]
         if np.isfinite(numbers).all():
@@ -471,7 +471,8 @@ def open_image(
         raise UserError(f"cannot read the image {file} ({why}): replace or remove it") from error
     if image.mode not in MODES:
         raise UserError(
-            f"cannot read the image {file} (its pixels are {image.mode}): convert it to 8 bits per channel"
+            f"cannot read the image {file} (its pixels are of the mode {image.mode}): "
+            "convert it to 8 bits per channel"
         )
     if image.has_transparency_data:
         image = image.convert("RGBA")

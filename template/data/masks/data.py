@@ -30,7 +30,7 @@ MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 """Pillow's names of pixels with 8 bits per channel or fewer."""
 SYSTEM = ("__MACOSX", "Thumbs.db", "desktop.ini")
 """Names of files and folders that an operating system makes."""
-MOST_CLASSES = 64
+MAX_CLASSES = 64
 """Masks with smoothed edges have more values. Raise it, up to 255, if yours have more classes."""
 
 Batch = tuple[Tensor, ...]
@@ -227,12 +227,12 @@ def describe(
     images = f"{len(train)} + {len(val)} images with masks (training + validation)"
     _, masks = train.tensors
     pixels = masks.flatten().bincount(minlength=256)
-    shares = [f"{share:.1%}" for share in pixels / masks.numel()]
+    shares = [f"{share:.3g}%" for share in (100 * pixels / masks.numel()).tolist()]
     classes = f"{len(spec.classes)} classes"
     if len(spec.classes) <= 10:
         named = zip(spec.classes, shares, strict=False)
         listed = ", ".join(f"{name} {share}" for name, share in named)
-        classes += f" and their share of the training pixels: {listed}"
+        classes += f" with their shares of the training pixels: {listed}"
     if pixels[spec.ignored]:
         classes += f"; {shares[spec.ignored]} are ignored"
     lines = ["; ".join([images, *train.notes]), classes]
@@ -340,8 +340,8 @@ def _find(folder: Path) -> tuple[dict[str, Path], list[Path]]:
         else:
             images[name] = file
     if not images:
-        read = "; ".join([f"{folder} has no images", *_notes(others)])
-        raise UserError(f"{read}: give another data.path")
+        message = f"{folder} has no images: give another data.path"
+        raise UserError("; ".join([message, *_notes(others)]))
     return images, others
 
 
@@ -426,10 +426,10 @@ def _classes(found: Splits, cfg: DataConfig) -> list[int]:
     values = set(trained)
     for _, masks in found[:3]:
         values.update(_values(masks, cfg))
-    if len(values) > MOST_CLASSES:
+    if len(values) > MAX_CLASSES:
         raise UserError(
             f"the masks of data.path={cfg.path} have {len(values)} values: save them without "
-            "smoothed edges, or raise MOST_CLASSES in data.py"
+            "smoothed edges, or raise MAX_CLASSES in data.py"
         )
     return sorted(values)
 
