@@ -237,8 +237,8 @@ def test_path_that_is_no_folder_is_one_line(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(make_tree(tmp_path, ["file.txt", "empty/a/0.txt"]))
     for path, message in (
-        ("", "data.path is empty or the current folder: write its name, as in $PWD"),
-        (".", "data.path is empty or the current folder: write its name, as in $PWD"),
+        ("", "data.path is empty, or the current folder: give the folder's name"),
+        (".", "data.path is empty, or the current folder: give the folder's name"),
         ("nowhere", "data.path=nowhere does not exist: give a folder of images"),
         ("~/file.txt", "data.path=~/file.txt is a file: give a folder of images"),
         ("~/empty", "empty"),
@@ -298,7 +298,7 @@ def decoded(p: Any, file: Path, channels: int = 3) -> torch.Tensor:
     """Decode a file to 16 x 16 pixels as `data.py` of images or of masks does."""
     pixels = p.data.decode(file, p.data.Spec(channels, 16, ("a", "b"), (0.0,), (1.0,)))
     assert (pixels.shape, pixels.dtype) == ((channels, 16, 16), torch.uint8)
-    return pixels.float()
+    return torch.as_tensor(pixels, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("model", ["resnet", "unet"])
@@ -460,3 +460,18 @@ def test_a_test_folder_may_have_no_class_of_its_own(
     assert p.data.load(cfg)[2].classes == ("a", "b")
     with pytest.raises(p.errors.UserError, match="class unknown, which has no training images"):
         p.data.load_test(cfg)
+
+
+def test_batch_of_one_is_one_line_where_batchnorm_has_one_value(
+    package: Callable[[str], Any],
+) -> None:
+    p = package("resnet")
+    spec = p.data.Spec(1, 8, ("a", "b"), (0.0,), (1.0,))
+    model = p.model.build(p.model.ModelConfig(), spec)
+    label = torch.tensor([0])
+    model(torch.rand(1, 1, 8, 8), label)
+    with pytest.raises(
+        p.errors.UserError, match=r"train\.batch_size is 1: BatchNorm needs 2 images"
+    ):
+        model(torch.rand(1, 1, 4, 4), label)
+    model.eval()(torch.rand(1, 1, 4, 4), label)

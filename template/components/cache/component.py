@@ -103,11 +103,11 @@ class Cache(Component):
             cached.fill(loader, device)
 
     def _fingerprint(self, cfg: Any) -> str:
-        """Return what differs if data.py, its config, a file that this names, or a class changed."""
+        """Return what differs if data.py, its config, a file that this names or a class changed."""
         digest = sha256(Path(data.__file__).read_bytes())
         digest.update(repr(cfg).encode())
         for cached in self.sets:
-            classes = getattr(cached.source.dataset, "classes", ())  # those of the resumed run
+            classes = getattr(cached.source.dataset, "classes", ())  # a resumed run keeps its own
             digest.update(repr(classes).encode(errors="surrogateescape"))
         for value in vars(cfg).values():
             if not isinstance(value, str | Path) or not str(value):

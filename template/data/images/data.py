@@ -25,7 +25,7 @@ from .errors import UserError
 FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 """Suffixes of images, in any case. Other files are left out."""
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
-"""Pillow's names of pixels with 8 bits per channel or fewer."""
+"""Pillow's names of pixels with at most 8 bits per channel."""
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """Names of folders, in any case, and the split that their images are in."""
 SYSTEM = ("__MACOSX", "Thumbs.db", "desktop.ini")
@@ -40,8 +40,8 @@ class DataConfig(Section):
     """Which images to load, and how to augment them."""
 
     path: Path | None = None
-    """Folder with a subfolder per class, or with `train` and `val` or `test`, each with these; null:
-    digits of 8 x 8 pixels."""
+    """Folder with a subfolder per class, or with `train`, `val` and, if you have one, `test`, each
+    with these; null: digits of 8 x 8 pixels."""
     size: int = within("[4, 4096]", 64)
     """Height and width in pixels to which your own images are resized; the digits keep theirs."""
     channels: Literal[1, 3] = 3
@@ -53,7 +53,7 @@ class DataConfig(Section):
     """Fraction of the images for validation, chosen by a hash of their names, unless the folder has
     `train` and `val`."""
     test_fraction: float = within("[0, 1)", 0.0)
-    """Fraction of the images for the test split, unless the folder has `train`."""
+    """Fraction of the images for the test split, unless the folder has `train` and another one."""
     shift: int = within("[0, 64]", 1)
     """Augmentation: maximum random shift in pixels, in each direction; 0 for off."""
     flip: bool = False
@@ -72,7 +72,7 @@ class Spec:
 
 
 class Splits(NamedTuple):
-    """The samples for training, for validation and for the test, and notes on how they were found."""
+    """The samples for training, for validation and for the test, and what was left out."""
 
     train: list[Sample]
     val: list[Sample]
@@ -102,7 +102,7 @@ class Images(Dataset[tuple[Tensor, ...]]):
                 )
         labels = [numbers[name] for _, name in samples]
         self.images = [image for image, _ in samples]
-        self.labels = torch.tensor(labels)
+        self.labels = torch.tensor(labels, dtype=torch.int64)
         self.classes = tuple(classes)
         self.cfg = cfg
         self.notes = notes
@@ -291,7 +291,7 @@ def existing_folder(path: Path) -> Path:
     """Return the folder that `data.path` names; `~` is your home."""
     folder = path.expanduser()
     if folder == Path():  # what "" is read as, so a variable of the shell may be unset
-        raise UserError("data.path is empty or the current folder: write its name, as in $PWD")
+        raise UserError("data.path is empty, or the current folder: give the folder's name")
     if not folder.is_dir():
         why = "is a file" if folder.exists() else "does not exist"
         raise UserError(f"data.path={path} {why}: give a folder of images")
@@ -460,7 +460,10 @@ def open_image(
     mode: str,
     size: tuple[int, int],
 ) -> Image.Image:
-    """Return an image as a viewer shows it: the first frame, rotated, on white; at least of `size`."""
+    """Return the first frame of an image as a viewer shows it: rotated, and on white.
+
+    It may be smaller than the file's, but not smaller than `size`.
+    """
     try:
         with Image.open(file) as opened:
             opened.draft(mode, size)  # a JPEG decoder skips resolution that is not needed

@@ -27,7 +27,7 @@ FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".ti
 LOSSY = (".jpeg", ".jpg", ".webp")
 """Suffixes of files that may change the values of a mask."""
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
-"""Pillow's names of pixels with 8 bits per channel or fewer."""
+"""Pillow's names of pixels with at most 8 bits per channel."""
 SYSTEM = ("__MACOSX", "Thumbs.db", "desktop.ini")
 """Names of files and folders that an operating system makes."""
 MAX_CLASSES = 64
@@ -273,7 +273,8 @@ def _canvases(cfg: DataConfig) -> Splits:
     for seed, part in enumerate(_divide_digits(len(images), cfg)):
         pair = place(images[part], labels[part], seed)
         splits.append(pair)
-    return Splits(*splits)
+    train, val, test = splits
+    return Splits(train, val, test)
 
 
 def _divide_digits(
@@ -300,7 +301,7 @@ def existing_folder(path: Path) -> Path:
     """Return the folder that `data.path` names; `~` is your home."""
     folder = path.expanduser()
     if folder == Path():  # what "" is read as, so a variable of the shell may be unset
-        raise UserError("data.path is empty or the current folder: write its name, as in $PWD")
+        raise UserError("data.path is empty, or the current folder: give the folder's name")
     if not folder.is_dir():
         why = "is a file" if folder.exists() else "does not exist"
         raise UserError(f"data.path={path} {why}: give a folder of images and masks")
@@ -494,7 +495,7 @@ def _pixels(image: Image.Image, size: int) -> Tensor:
 
 
 def open_image(file: Path, mode: str) -> Image.Image:
-    """Return an image as a viewer shows it: the first frame, rotated, on white."""
+    """Return the first frame of an image as a viewer shows it: rotated, and on white."""
     image = _open(file)
     if image.mode not in MODES:
         raise UserError(
