@@ -160,6 +160,27 @@ def test_changed_config_or_files_make_a_new_file(images: Package, tmp_path: Path
     assert found == [2, 2, 4, 4, 6]
 
 
+def test_linked_files_and_classes_of_a_resumed_run_make_a_new_file(
+    images: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images(tmp_path / "elsewhere", 4)
+    (tmp_path / "photos").mkdir()
+    for name in ("class0", "class1"):
+        (tmp_path / "photos" / name).symlink_to(tmp_path / "elsewhere" / name)
+    (tmp_path / "photos/class0/up").symlink_to(tmp_path / "photos")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cache = images.components.cache
+    cfg = images.data.DataConfig(path=Path("~/photos"))
+    names = []
+    for classes in (["class0", "class1"], ["a", "class0", "class1"], ["class0", "class1"]):
+        made = cache.Cache(cache.CacheConfig(), None)
+        made.wrap_dataset(images.data.Images([], classes, cfg))
+        names.append(made._fingerprint(cfg))
+    assert names[0] == names[2] != names[1]
+    write_images(tmp_path / "elsewhere", 1, 100)
+    assert made._fingerprint(cfg) != names[0]
+
+
 def test_loader_workers_and_ranks_share_the_file(images: Package, tmp_path: Path) -> None:
     write_images(tmp_path / "images", 40)
     train_images(images, tmp_path / "without", "--cache.enabled=false")

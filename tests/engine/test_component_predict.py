@@ -156,6 +156,33 @@ def test_own_images_have_the_predictions_of_the_same_samples(
         assert found[int(row["predicted"])] == max(found)
 
 
+def test_own_images_are_read_as_in_the_training(
+    package: MakePackage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In folders with other files as well: transparent images, whose hidden colors do not count."""
+    random = np.random.default_rng(0)
+    for number in range(40):
+        file = tmp_path / "photos" / f"class{number % 2}" / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (12, 12, 4), np.uint8), "RGBA").save(file)
+    (tmp_path / "photos/class0/notes.txt").touch()
+    (tmp_path / "photos/class0/._1.png").touch()
+    own = [f"--data.path={tmp_path}/photos", "--data.size=8", "--train.batch_size=8"]
+    p = trained(package, tmp_path, "resnet", *own)
+    _, _, val_set, _ = p.evaluate.load_run(tmp_path / "a", torch.device("cpu"))
+    of_validation = start(p, tmp_path)
+    table = {row["sample"]: row for row in start(p, tmp_path, tmp_path / "photos")}
+    assert len(table) == 40
+    for file, row in zip(val_set.images, of_validation, strict=True):
+        found = table[str(file)]
+        assert float(found["p(class0)"]) == pytest.approx(float(row["p(class0)"]), rel=1e-4)
+    file.write_bytes(file.read_bytes()[:60])
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        start(p, tmp_path, file)
+    assert capsys.readouterr().err.startswith(f"error: cannot read the image {file} (")
+
+
 def test_own_texts_have_the_predictions_of_the_same_samples(
     package: MakePackage, tmp_path: Path
 ) -> None:

@@ -1,7 +1,11 @@
 """Image data: digits of scikit-learn, file formats, folders of all shapes, and a batch in a run."""
 
+import dataclasses
 import math
+import struct
+import zlib
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -82,53 +86,331 @@ def test_linked_class_folders_are_followed(package: Callable[[str], Any], tmp_pa
     assert (len(train) + len(val), spec.classes) == (10, ("a", "c"))
 
 
-def test_validation_classes_without_training_images_are_an_error(
-    package: Callable[[str], Any], tmp_path: Path
+def make_tree(root: Path, names: list[str]) -> Path:
+    """Make tiny images, and other files, which are empty; `a -> b` is a link to b, below the root."""
+    for number, name in enumerate(names):
+        place, _, linked = name.partition(" -> ")
+        file = root / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if linked:
+            file.symlink_to(root / linked)
+        elif file.suffix.lower() in {".jpg", ".png"}:
+            Image.new("RGB", (4, 4), (number, 0, 0)).save(file, "PNG")
+        else:
+            file.touch()
+    return root
+
+
+def eight(*folders: str) -> list[str]:
+    return [f"{folder}/{number}.png" for folder in folders for number in range(8)]
+
+
+def outcome(p: Any, root: Path, **options: Any) -> str:
+    """Return how a folder is described, or why it is refused."""
+    try:
+        lines = p.data.describe(*p.data.load(p.data.DataConfig(path=root, size=4, **options)))
+    except p.errors.UserError as error:
+        lines = [f"error: {error}"]
+    assert not any("\n" in line for line in lines)
+    return "\n".join(lines).replace(str(root), "ROOT").replace(" (training + validation)", "")
+
+
+TWO = eight("a", "b")
+HOSTILE = {
+    "two classes": (TWO, "2 classes: a 7 + 1, b 7 + 1"),
+    "splits in upper case": (
+        eight("Train/a", "Train/b", "VAL/a", "VAL/b"),
+        "2 classes: a 8 + 8, b 8 + 8",
+    ),
+    "valid": (eight("train/a", "train/b", "valid/a", "valid/b"), "2 classes: a 8 + 8, b 8 + 8"),
+    "one class in validation": (
+        eight("train/a", "train/b", "Validation/a"),
+        "2 classes: a 8 + 8, b 8 + 0\nall validation images are of the class a",
+    ),
+    "no validation": (eight("train/a", "train/b", "test/a"), "2 classes: a 5 + 3, b 7 + 1"),
+    "two folders for validation": (
+        eight("train/a", "train/b", "val/a", "valid/a"),
+        "error: data.path=ROOT has two folders for val, such as valid: keep one",
+    ),
+    "class of validation only": (
+        eight("train/a", "train/b", "val/c"),
+        "error: ROOT/val/c/0.png is of the class c, which has no training images: "
+        "remove it, or add training images for a new run",
+    ),
+    "beside the splits": (
+        [*eight("train/a", "train/b", "val/a", "val/b"), "more/a/0.png", "0.png"],
+        "2 classes: a 8 + 8, b 8 + 8; 2 files left out (images in no class folder)",
+    ),
+    "train is a class": (eight("train", "bus"), "2 classes: bus 6 + 2, train 6 + 2"),
+    "class of one image": (
+        ["a/0.png", *eight("b")],
+        "2 classes: a 1 + 0, b 7 + 1\nall validation images are of the class b",
+    ),
+    "one class": (
+        eight("a"),
+        "error: data.path=ROOT has only one class, a: give a folder with a subfolder of images per class",
+    ),
+    "classes one level deeper": (
+        eight("photos/a", "photos/b"),
+        "error: data.path=ROOT has only one class, photos: "
+        "give a folder with a subfolder of images per class; classes with subfolders: photos",
+    ),
+    "no class folders": (
+        eight("."),
+        "error: data.path=ROOT has no images: give a folder with a subfolder of images per class; "
+        "8 files left out (images in no class folder)",
+    ),
+    "no images": (
+        ["a/0.heic", "b/0.heic"],
+        "error: data.path=ROOT has no images: give a folder with a subfolder of images per class; "
+        "2 files left out (.heic)",
+    ),
+    "one image each": (
+        ["a/0.png", "b/0.png"],
+        "error: data.path=ROOT has no validation images, and 2 for training: "
+        "add images, or change data.val_fraction",
+    ),
+    "other files": (
+        [*TWO, "a/0.HEIC", "b/0.heic", "README", "0.png"],
+        "2 classes: a 7 + 1, b 7 + 1; 4 files left out (.heic, images in no class folder, no suffix)",
+    ),
+    "hidden files and those of the system": (
+        [
+            *TWO,
+            "a/._0.png",
+            "__MACOSX/a/0.png",
+            "a/.ipynb_checkpoints/0.png",
+            ".DS_Store",
+            "Thumbs.db",
+        ],
+        "2 classes: a 7 + 1, b 7 + 1",
+    ),
+    "links to folders above": ([*TWO, "a/up -> .", "b/loop -> b"], "2 classes: a 7 + 1, b 7 + 1"),
+    "links in a circle": (
+        [*TWO, "a/x/0.png", "a/y/0.png", "a/x/to_y -> a/y", "a/y/to_x -> a/x"],
+        "2 classes: a 11 + 1, b 7 + 1; classes with subfolders: a",
+    ),
+    "folders of several depths": (
+        eight("a/x", "b"),
+        "2 classes: a 7 + 1, b 7 + 1; classes with subfolders: a",
+    ),
+    "names that differ by case and blanks": (
+        eight("Cat", "cat ", "dog"),
+        "3 classes: Cat 6 + 2, cat  6 + 2, dog 6 + 2\n"
+        "classes that differ only by case or blanks: Cat, cat ",
+    ),
+    "many classes": (eight(*"abcdefghijk"), "11 classes, 69 + 19 images"),
+}
+
+
+@pytest.mark.parametrize(("names", "expected"), HOSTILE.values(), ids=HOSTILE)
+def test_folder_is_understood_or_refused_in_one_line(
+    package: Callable[[str], Any], tmp_path: Path, names: list[str], expected: str
 ) -> None:
-    p = package("resnet")
-    make_folder(tmp_path / "train", ["a", "b"], 2)
-    make_folder(tmp_path / "val", ["a", "c"], 1)
-    with pytest.raises(
-        p.errors.UserError, match="has 3 classes: give a folder of training images per class"
+    assert outcome(package("resnet"), make_tree(tmp_path, names)) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (eight(".", "a"), "12 + 4 images"),
+        (eight("train", "train/a", "val"), "16 + 8 images"),
+        (["0.png"], "error: data.path=ROOT has no validation images, and 1 for training: add"),
+        (
+            ["0.txt"],
+            "error: data.path=ROOT has no images: give a folder with images; 1 file left out",
+        ),
+    ],
+)
+def test_folder_without_labels(
+    package: Callable[[str], Any], tmp_path: Path, names: list[str], expected: str
+) -> None:
+    found = outcome(package("vae"), make_tree(tmp_path, names), labels=False)
+    assert found.startswith(expected)
+
+
+@pytest.mark.parametrize("model", ["resnet", "unet"])
+def test_path_that_is_no_folder_is_one_line(
+    package: Callable[[str], Any], tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = package(model)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(make_tree(tmp_path, ["file.txt", "empty/a/0.txt"]))
+    for path, message in (
+        ("", "data.path is empty, or the current folder: give the folder's name"),
+        (".", "data.path is empty, or the current folder: give the folder's name"),
+        ("nowhere", "data.path=nowhere does not exist: give a folder of images"),
+        ("~/file.txt", "data.path=~/file.txt is a file: give a folder of images"),
+        ("~/empty", "empty"),
     ):
-        p.data.load(p.data.DataConfig(path=tmp_path, size=8))
+        with pytest.raises(p.errors.UserError) as caught:
+            p.data.load(p.data.DataConfig(path=Path(path)))
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
+def test_home_is_the_folder_of_its_name(
+    package: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(make_tree(tmp_path, TWO)))
+    assert outcome(package("resnet"), Path("~")) == "2 classes: a 7 + 1, b 7 + 1"
+
+
+def names_in(split: Any) -> set[str]:
+    return {"/".join(file.parts[-2:]) for file in split.images}
+
+
+def test_split_stays_when_images_come_and_go(package: Callable[[str], Any], tmp_path: Path) -> None:
+    p = package("resnet")
+    names = [f"{name}/{number}.png" for name in "ab" for number in range(40)]
+    splits = []
+    for number, some in enumerate([names, names[::2], [*names, *eight("c")]]):
+        root = make_tree(tmp_path / str(number), some)
+        cfg = p.data.DataConfig(path=root, size=4, test_fraction=0.2)
+        train, val, _ = p.data.load(cfg)
+        splits.append([names_in(split) for split in (train, val, p.data.load_test(cfg))])
+        assert sorted(set.union(*splits[-1])) == sorted(some)
+    for whole, half, more in zip(*splits, strict=True):
+        assert whole & set(names[::2]) == half
+        assert whole == more & set(names)
+
+
+def test_classes_are_those_of_the_run(package: Callable[[str], Any], tmp_path: Path) -> None:
+    """Labels and statistics stay, also if a folder is missing; a new or renamed one is named."""
+    p = package("resnet")
+    root = make_tree(tmp_path, eight("a", "b", "c"))
+    cfg = p.data.DataConfig(path=root, size=4, test_fraction=0.2)
+    spec = p.data.load(cfg)[2]
+    assert p.data.Spec(**dataclasses.asdict(spec)) == spec
+    (root / "a").rename(tmp_path.parent / "elsewhere")
+    train, val, kept = p.data.load(cfg, spec)
+    assert kept is spec
+    for split in (train, val, p.data.load_test(cfg, spec)):
+        labels = [spec.classes.index(file.parent.name) for file in split.images]
+        assert split.labels.tolist() == labels
+    assert p.data.describe(train, val, spec)[0].startswith("3 classes: a 0 + 0, b ")
+    (root / "b").rename(root / "new")
+    with pytest.raises(p.errors.UserError, match=r"/new/\d.png is of the class new, which has no"):
+        p.data.load(cfg, spec)
+
+
+def decoded(p: Any, file: Path, channels: int = 3) -> torch.Tensor:
+    """Decode a file to 16 x 16 pixels as `data.py` of images or of masks does."""
+    pixels = p.data.decode(file, p.data.Spec(channels, 16, ("a", "b"), (0.0,), (1.0,)))
+    assert (pixels.shape, pixels.dtype) == ((channels, 16, 16), torch.uint8)
+    return torch.as_tensor(pixels, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("model", ["resnet", "unet"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(
     ("suffix", "mode"),
-    [("bmp", "RGB"), ("gif", "P"), ("jpeg", "CMYK"), ("png", "LA"), ("tiff", "L"), ("webp", "RGB")],
+    [
+        ("bmp", "RGB"),
+        ("gif", "P"),
+        ("jpeg", "CMYK"),
+        ("pgm", "L"),
+        ("png", "LA"),
+        ("png", "RGBA"),
+        ("ppm", "RGB"),
+        ("tiff", "L"),
+        ("webp", "RGB"),
+    ],
 )
 def test_formats_are_decoded(
-    package: Callable[[str], Any], tmp_path: Path, suffix: str, mode: str, channels: int
+    package: Callable[[str], Any],
+    tmp_path: Path,
+    suffix: str,
+    mode: str,
+    channels: int,
+    model: str,
 ) -> None:
-    p = package("resnet")
-    Image.new("L", (40, 50), 100).convert("RGB").convert(mode).save(tmp_path / f"a.{suffix}")
-    pixels = p.data.decode(tmp_path / f"a.{suffix}", p.data.DataConfig(size=12, channels=channels))
-    assert (pixels.shape, pixels.dtype) == ((channels, 12, 12), torch.uint8)
-    assert (pixels.float() - 100).abs().max() <= 3
+    file = tmp_path / f"a.{suffix}"
+    Image.new("L", (40, 50), 100).convert("RGB").convert(mode).save(file)
+    assert (decoded(package(model), file, channels) - 100).abs().max() <= 4
 
 
-@pytest.mark.parametrize("suffix", ["png", "tif"])
-def test_image_of_16_bits_is_named(
-    package: Callable[[str], Any], tmp_path: Path, suffix: str
+@pytest.mark.parametrize("model", ["resnet", "unet"])
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "colors"])
+def test_transparent_pixels_are_white(
+    package: Callable[[str], Any], tmp_path: Path, mode: str, model: str
 ) -> None:
+    """Their color is often black, so that a black drawing would vanish."""
+    drawing = Image.new("RGBA", (16, 16), (0, 0, 0, 0))
+    drawing.paste((0, 0, 0, 255), (4, 4, 12, 12))
+    if mode == "P":  # two indices, both black
+        indices = Image.fromarray((np.array(drawing)[:, :, 3] // 255).astype(np.uint8))
+        indices.putpalette([0] * 6)
+        indices.save(tmp_path / "a.png", transparency=bytes([0, 255]))
+    elif mode == "colors":  # of a pixel, here of the blue around
+        other = Image.new("RGB", (16, 16), (0, 0, 255))
+        other.paste((0, 0, 0), (4, 4, 12, 12))
+        other.save(tmp_path / "a.png", transparency=(0, 0, 255))
+    else:
+        drawing.convert(mode).save(tmp_path / "a.png")
+    expected = torch.full((3, 16, 16), 255.0)
+    expected[:, 4:12, 4:12] = 0
+    assert torch.equal(decoded(package(model), tmp_path / "a.png"), expected)
+
+
+@pytest.mark.parametrize("suffix", ["gif", "png", "tif", "webp"])
+def test_first_frame_is_decoded(package: Callable[[str], Any], tmp_path: Path, suffix: str) -> None:
+    frames = [Image.new("RGB", (16, 16), color) for color in ("black", "white")]
+    frames[0].save(tmp_path / f"a.{suffix}", save_all=True, append_images=frames[1:])
+    assert decoded(package("resnet"), tmp_path / f"a.{suffix}").max() <= 3
+
+
+def whole_png() -> bytes:
+    stream = BytesIO()
+    Image.effect_noise((64, 64), 50).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def of_size(pixels: int) -> bytes:
+    """Return a PNG that says that it has this height and width."""
+    content = whole_png()
+    header = b"IHDR" + struct.pack(">II", pixels, pixels) + content[24:29]
+    return content[:12] + header + struct.pack(">I", zlib.crc32(header)) + content[33:]
+
+
+@pytest.mark.parametrize("model", ["resnet", "unet"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "[Errno 2] No such file or directory"),
+        (b"", "(it is empty): replace or remove it"),
+        (b"not an image", "cannot identify image file"),
+        (whole_png()[:20], "runcated"),
+        (whole_png()[:200], "truncated): replace or remove it"),
+        (of_size(60_000), "exceeds limit of"),
+        (np.uint16, "(its pixels are of the mode I;16): convert it to 8 bits per channel"),
+        (np.int32, "(its pixels are of the mode I): convert it to 8 bits per channel"),
+        (np.float32, "(its pixels are of the mode F): convert it to 8 bits per channel"),
+    ],
+    ids=["missing", "empty", "text", "header", "truncated", "huge", "uint16", "int32", "float32"],
+)
+def test_image_that_cannot_be_read_is_one_line(
+    package: Callable[[str], Any], tmp_path: Path, content: Any, message: str, model: str
+) -> None:
+    p = package(model)
+    file = tmp_path / "a.tif"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content:
+        Image.fromarray(np.full((8, 8), 200, content)).save(file)
+    with pytest.raises(p.errors.UserError) as caught:
+        decoded(p, file)
+    assert str(caught.value).startswith(f"cannot read the image {file} (")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_image_of_16_bits_in_a_png_is_named(package: Callable[[str], Any], tmp_path: Path) -> None:
     """With levels below 256, a division by 256 would make it black."""
     p = package("resnet")
-    Image.fromarray(np.arange(256, dtype=np.uint16).reshape(16, 16)).save(tmp_path / f"a.{suffix}")
-    with pytest.raises(
-        p.errors.UserError, match=rf"^cannot read the image .*a.{suffix} \(.*: convert it to 8 bits"
-    ):
-        p.data.decode(tmp_path / f"a.{suffix}", p.data.DataConfig())
-
-
-def test_truncated_image_is_named(package: Callable[[str], Any], tmp_path: Path) -> None:
-    p = package("resnet")
-    file = tmp_path / "a.png"
-    Image.effect_noise((64, 64), 50).save(file)
-    file.write_bytes(file.read_bytes()[:200])
-    with pytest.raises(p.errors.UserError, match=r"^cannot read the image .*a.png \(.*truncated"):
-        p.data.decode(file, p.data.DataConfig())
+    Image.fromarray(np.arange(256, dtype=np.uint16).reshape(16, 16)).save(tmp_path / "a.png")
+    with pytest.raises(p.errors.UserError, match=r"a.png \(.*I;16\): convert it to 8 bits"):
+        decoded(p, tmp_path / "a.png")
 
 
 def test_prepare_gives_equal_batches_for_equal_generators(package: Callable[[str], Any]) -> None:
@@ -156,28 +438,6 @@ def test_statistics_of_large_images_are_of_four_million_pixels(
     assert decode.call_count == 4  # of 16, with one million pixels each
 
 
-@pytest.mark.parametrize("content", [b"", b"not an image", np.float32, np.int32, np.uint16])
-def test_unreadable_image_is_named(
-    package: Callable[[str], Any], tmp_path: Path, content: Any
-) -> None:
-    p = package("resnet")
-    file = tmp_path / "a.tif"
-    if isinstance(content, bytes):
-        file.write_bytes(content)
-    else:
-        Image.fromarray(np.full((8, 8), 200, content)).save(file)
-    with pytest.raises(p.errors.UserError, match=r"^cannot read the image .*/a.tif \("):
-        p.data.decode(file, p.data.DataConfig())
-
-
-def test_unsuitable_folder_is_an_error(package: Callable[[str], Any], tmp_path: Path) -> None:
-    p = package("resnet")
-    with pytest.raises(p.errors.UserError, match="data.path=.*nowhere has 0 classes: give"):
-        p.data.load(p.data.DataConfig(path=tmp_path / "nowhere"))
-    with pytest.raises(p.errors.UserError, match="has 1 classes"):
-        p.data.load(p.data.DataConfig(path=make_folder(tmp_path, ["a"], 2)))
-
-
 def test_exif_orientation_is_applied(package: Callable[[str], Any], tmp_path: Path) -> None:
     p = package("resnet")
     white_above = np.full((8, 8), [[255]] * 4 + [[0]] * 4, np.uint8)
@@ -200,3 +460,18 @@ def test_a_test_folder_may_have_no_class_of_its_own(
     assert p.data.load(cfg)[2].classes == ("a", "b")
     with pytest.raises(p.errors.UserError, match="class unknown, which has no training images"):
         p.data.load_test(cfg)
+
+
+def test_batch_of_one_is_one_line_where_batchnorm_has_one_value(
+    package: Callable[[str], Any],
+) -> None:
+    p = package("resnet")
+    spec = p.data.Spec(1, 8, ("a", "b"), (0.0,), (1.0,))
+    model = p.model.build(p.model.ModelConfig(), spec)
+    label = torch.tensor([0])
+    model(torch.rand(1, 1, 8, 8), label)
+    with pytest.raises(
+        p.errors.UserError, match=r"train\.batch_size is 1: BatchNorm needs 2 images"
+    ):
+        model(torch.rand(1, 1, 4, 4), label)
+    model.eval()(torch.rand(1, 1, 4, 4), label)

@@ -1,5 +1,6 @@
 """Images and masks: the canvases' digits, statistics, and formats of your own images."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def test_image_is_rotated_as_its_exif_data_says(
     ]
     root = make_folder(tmp_path / "own", [Image.new("RGB", (40, 20))] * 10, masks, ".jpg")
     with pytest.raises(
-        p.errors.UserError, match=r"the image has \(40, 20\) pixels, the mask \(20, 40\)"
+        p.errors.UserError, match=r"0.jpg has 40 x 20 pixels and its mask .* 20 x 40:"
     ):
         p.data.load(p.data.DataConfig(path=root, size=20))
     for file in (root / "images" / "part").iterdir():
@@ -147,36 +148,205 @@ def test_empty_split_is_an_error(package: Callable[[str], Any], fraction: float)
         p.data.load(p.data.DataConfig(val_fraction=fraction))
 
 
-def test_unusable_file_is_named(package: Callable[[str], Any], tmp_path: Path) -> None:
+def values(*pattern: int) -> Image.Image:
+    """Return a mask of 16 x 16 pixels that repeats these values."""
+    return Image.fromarray(np.resize(np.array(pattern, np.uint8), (16, 16)))
+
+
+def make_pairs(root: Path, mask: Image.Image, count: int = 12, suffix: str = ".png") -> Path:
+    for kind in ("images", "masks"):
+        (root / kind).mkdir(parents=True)
+    for number in range(count):
+        values(number).convert("RGB").save(root / "images" / f"{number}.png")
+        mask.save(root / "masks" / f"{number}{suffix}")
+    return root
+
+
+def outcome(p: Any, root: Path, **options: Any) -> str:
+    """Return how a folder is described, or why it is refused."""
+    try:
+        lines = p.data.describe(*p.data.load(p.data.DataConfig(path=root, size=16, **options)))
+    except p.errors.UserError as error:
+        lines = [f"error: {error}"]
+    assert not any("\n" in line for line in lines)
+    return "\n".join(lines).replace(str(root), "ROOT")
+
+
+SHARES = "2 classes with their shares of the training pixels"
+MASKS: dict[str, tuple[Image.Image, str]] = {
+    "two classes": (values(0, 0, 0, 7), f"{SHARES}: 0 75%, 7 25%"),
+    "palette": (values(0, 0, 0, 7).convert("P"), f"{SHARES}: 0 75%, 7 25%"),
+    "black and white": (values(0, 0, 0, 255).convert("1"), f"{SHARES}: 0 75%, 1 25%"),
+    "ignored": (values(0, 0, 7, 9), f"{SHARES}: 0 50%, 7 25%; 25% are ignored"),
+    "64 classes": (values(*range(10, 74)), "64 classes"),
+    "one class": (
+        values(0),
+        "error: the training masks of data.path=ROOT need two values or more besides "
+        "data.ignore=9, and have 0: correct the masks",
+    ),
+    "all ignored": (
+        values(9),
+        "error: the training masks of data.path=ROOT need two values or more besides "
+        "data.ignore=9, and have none: correct the masks",
+    ),
+    "smoothed": (
+        values(*range(256)),
+        "error: the masks of data.path=ROOT have 255 values: save them without smoothed edges, "
+        "or raise MAX_CLASSES in data.py",
+    ),
+    "RGB": (
+        values(0, 1).convert("RGB"),
+        "error: the mask ROOT/masks/0.png has pixels of the mode RGB: save it in grayscale with "
+        "8 bits or with a palette, and a value per class",
+    ),
+    "16 bits": (
+        Image.fromarray(np.zeros((16, 16), np.uint16)),
+        "error: the mask ROOT/masks/0.png has pixels of the mode I;16: save it in grayscale with "
+        "8 bits or with a palette, and a value per class",
+    ),
+    "other size": (
+        values(0, 1).resize((8, 9)),
+        "error: ROOT/images/0.png has 16 x 16 pixels and its mask ROOT/masks/0.png 8 x 9: "
+        "make them equal",
+    ),
+}
+
+
+@pytest.mark.parametrize(("mask", "expected"), MASKS.values(), ids=MASKS)
+def test_values_of_masks_are_understood_or_refused_in_one_line(
+    package: Callable[[str], Any], tmp_path: Path, mask: Image.Image, expected: str
+) -> None:
+    found = outcome(package("unet"), make_pairs(tmp_path, mask), ignore=9)
+    assert found.removeprefix("10 + 2 images with masks (training + validation)\n") == expected
+
+
+PAIRS = "10 + 2 images with masks (training + validation)"
+FILES: dict[str, tuple[list[str], list[str], str]] = {
+    "image without mask": (
+        ["masks/3.png"],
+        [],
+        "error: ROOT/images/3.png has no mask ROOT/masks/3.png: add it, or remove the image",
+    ),
+    "mask without image": (
+        ["images/3.png"],
+        [],
+        "error: the mask ROOT/masks/3.png has no image of the same name in ROOT/images: "
+        "add it, or remove the mask",
+    ),
+    "image with two suffixes": (
+        [],
+        ["images/3.bmp"],
+        "error: ROOT/images/3.bmp and ROOT/images/3.png differ only by their suffix: keep one",
+    ),
+    "mask with two suffixes": (
+        [],
+        ["masks/3.TIF"],
+        "error: ROOT/masks/3.TIF and ROOT/masks/3.png differ only by their suffix: keep one",
+    ),
+    "JPEG mask": (
+        ["masks/3.png"],
+        ["masks/3.jpg"],
+        "error: the mask ROOT/masks/3.jpg may have lost its exact values: save the masks as PNG",
+    ),
+    "empty image": (
+        ["images/3.png"],
+        ["images/3.png"],
+        "error: cannot read the image ROOT/images/3.png (it is empty): replace or remove it",
+    ),
+    "empty mask": (
+        ["masks/3.png"],
+        ["masks/3.png"],
+        "error: cannot read the image ROOT/masks/3.png (it is empty): replace or remove it",
+    ),
+    "other and hidden files": (
+        [],
+        ["images/x.heic", "masks/notes.txt", "images/._0.png", "masks/.ipynb_checkpoints/0.png"],
+        f"{PAIRS}; 2 files left out (.heic, .txt)\n{SHARES}: 0 75%, 7 25%",
+    ),
+    "no images": (
+        [f"images/{number}.png" for number in range(12)],
+        ["images/0.heic"],
+        "error: ROOT/images has no images: give another data.path; 1 file left out (.heic)",
+    ),
+    "one pair": (
+        [f"{kind}/{number}.png" for kind in ("images", "masks") for number in range(1, 12)],
+        [],
+        "error: data.path=ROOT has 1 images for training and 0 for validation: "
+        "add images, or change data.val_fraction",
+    ),
+}
+
+
+@pytest.mark.parametrize(("removed", "added", "expected"), FILES.values(), ids=FILES)
+def test_files_are_pairs_or_refused_in_one_line(
+    package: Callable[[str], Any],
+    tmp_path: Path,
+    removed: list[str],
+    added: list[str],
+    expected: str,
+) -> None:
+    root = make_pairs(tmp_path, values(0, 0, 0, 7))
+    for name in removed:
+        (root / name).unlink()
+    for name in added:
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).touch()
+    assert outcome(package("unet"), root) == expected
+
+
+def test_missing_folder_of_masks_is_one_line(package: Callable[[str], Any], tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    values(0).save(tmp_path / "images/0.png")
+    assert (
+        outcome(package("unet"), tmp_path)
+        == "error: ROOT/masks does not exist: data.path needs the folders images and masks"
+    )
+
+
+def test_class_that_no_training_mask_has_is_named(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
     p = package("unet")
-    with pytest.raises(
-        p.errors.UserError, match=r"data\.path=.* has no image in its folder images"
-    ):
-        p.data.load(p.data.DataConfig(path=tmp_path))
-    images = [Image.fromarray(pixels) for pixels in noise(size=(40, 40))]
-    cfg = p.data.DataConfig(path=make_folder(tmp_path / "own", images, images), size=16)
-    image = tmp_path / "own/images/part/3.png"
-    mask = tmp_path / "own/masks/part/3.png"
+    root = make_pairs(tmp_path, values(0, 1), suffix=".bmp")
+    for number in range(12):
+        if p.data._place(str(number)) < 0.2:
+            values(0, 9).save(root / "masks" / f"{number}.bmp")
+    assert outcome(p, root).endswith("\nno training mask has these classes: 9")
 
-    def expect(message: str) -> None:
-        with pytest.raises(p.errors.UserError, match=message) as caught:
-            p.data.load(cfg)
-        assert "\n" not in str(caught.value)
 
-    Image.new("L", (40, 30)).save(mask)
-    expect(r"has \(40, 40\) pixels, the mask \(40, 30\)")
-    Image.new("RGB", (40, 40)).save(mask)
-    expect("3.png .*modes L and RGB; .*masks in L or P mode")
-    mask.unlink()
-    expect("cannot use .*No such file .*masks/part/3.png")
-    Image.new("L", (40, 40)).save(mask)
-    content = image.read_bytes()
-    image.write_bytes(content[:90])
-    expect("cannot use .*3.png .*truncated")
-    image.write_bytes(b"nonsense")
-    expect("cannot use .*3.png .*cannot identify")
-    for dtype, mode in ((np.float32, "F"), (np.int32, "I")):
-        other = tmp_path / "own/images/part/3.tif"
-        image.unlink(missing_ok=True)
-        Image.fromarray(np.zeros((40, 40), dtype)).save(other)
-        expect(f"cannot use .*3.tif .*modes {mode} and L; save .* 8 bits")
+def test_split_stays_when_pairs_come_and_go(package: Callable[[str], Any], tmp_path: Path) -> None:
+    p = package("unet")
+    cfg = p.data.DataConfig(path=make_pairs(tmp_path, values(0, 1), 40), size=16, test_fraction=0.2)
+
+    def numbers() -> list[set[int]]:
+        splits = [*p.data.load(cfg)[:2], p.data.load_test(cfg)]
+        return [set(split.tensors[0][:, 0, 0, 0].tolist()) for split in splits]
+
+    whole = numbers()
+    assert sorted(map(len, whole)) != [0, 0, 40]
+    assert set.union(*whole) == set(range(40))
+    for number in range(0, 40, 2):
+        (tmp_path / f"images/{number}.png").unlink()
+        (tmp_path / f"masks/{number}.png").unlink()
+    assert numbers() == [split & set(range(1, 40, 2)) for split in whole]
+
+
+def test_classes_are_those_of_the_run(package: Callable[[str], Any], tmp_path: Path) -> None:
+    p = package("unet")
+    first = make_pairs(tmp_path / "first", values(0, 3, 7))
+    spec = p.data.load(p.data.DataConfig(path=first, size=16))[2]
+    assert p.data.Spec(**dataclasses.asdict(spec)) == spec
+    fewer = p.data.DataConfig(path=make_pairs(tmp_path / "fewer", values(0, 7)), size=16)
+    train, val, kept = p.data.load(fewer, spec)
+    assert kept is spec
+    for split in (train, val):
+        assert split.tensors[1].unique().tolist() == [0, 2]
+    assert p.data.describe(train, val, spec)[-1] == "no training mask has these classes: 3"
+    other = p.data.DataConfig(
+        path=make_pairs(tmp_path / "other", values(0, 9)), size=16, test_fraction=0.4
+    )
+    for load in (p.data.load, p.data.load_test):
+        with pytest.raises(
+            p.errors.UserError, match=r"the value 9, which is not a class of this run"
+        ):
+            load(other, spec)

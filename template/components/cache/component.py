@@ -83,7 +83,7 @@ class Cache(Component):
             why = f"the samples take {total:.3g} GB, so raise it, or use another cache.where"
             self.cfg.refuse("max_gb", why)
         if self.cfg.where == "disk":
-            key = _fingerprint(run.cfg.data) if self.world.rank == 0 else ""
+            key = self._fingerprint(run.cfg.data) if self.world.rank == 0 else ""
             key = self.world.broadcast(key)
             folder = self.cfg.folder or run.cfg.run.dir / ".cache"
             for number, cached in enumerate(self.sets):
@@ -101,6 +101,22 @@ class Cache(Component):
                 chunks.append(list(range(first, after)))
             loader = Loader(cached.source, chunks, run.cfg.loader, one_rank)
             cached.fill(loader, device)
+
+    def _fingerprint(self, cfg: Any) -> str:
+        """Return what differs if data.py, its config, a file that this names or a class changed."""
+        digest = sha256(Path(data.__file__).read_bytes())
+        digest.update(repr(cfg).encode())
+        for cached in self.sets:
+            classes = getattr(cached.source.dataset, "classes", ())  # a resumed run keeps its own
+            digest.update(repr(classes).encode(errors="surrogateescape"))
+        for value in vars(cfg).values():
+            if not isinstance(value, str | Path) or not str(value):
+                continue
+            for file in _below(Path(value).expanduser().resolve()):
+                found = file.stat()
+                line = f"{file} {found.st_size} {found.st_mtime_ns}"
+                digest.update(line.encode(errors="surrogateescape"))
+        return digest.hexdigest()[:16]
 
 
 class Source:
@@ -329,18 +345,14 @@ def _filled(
     return map_tensors(lambda _: next(remaining), example)
 
 
-def _fingerprint(cfg: Any) -> str:
-    """Return what differs if data.py, its config, or a file that this names has changed."""
-    digest = sha256(Path(data.__file__).read_bytes())
-    digest.update(repr(cfg).encode())
-    for value in vars(cfg).values():
-        if not isinstance(value, str | Path) or not str(value):
+def _below(path: Path) -> list[Path]:
+    """Return the files below a folder, or the file; links are followed, each folder once."""
+    files = [path]
+    known = set()
+    for folder, subfolders, names in os.walk(path, followlinks=True):
+        if os.path.realpath(folder) in known:
+            subfolders.clear()
             continue
-        path = Path(value).resolve()
-        files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        for file in files:
-            if file.exists():
-                found = file.stat()
-                line = f"{file} {found.st_size} {found.st_mtime_ns}"
-                digest.update(line.encode(errors="surrogateescape"))
-    return digest.hexdigest()[:16]
+        known.add(os.path.realpath(folder))
+        files += [Path(folder, name) for name in names]
+    return sorted(file for file in files if file.is_file())

@@ -3,11 +3,15 @@
 This file is yours to edit; train.py uses `load`.
 """
 
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from glob import glob
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +21,15 @@ from torch.utils.data import Dataset
 
 from .config_base import Section, within
 from .errors import UserError
+
+FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""Suffixes of images, in any case. Other files are left out."""
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+"""Pillow's names of pixels with at most 8 bits per channel."""
+SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+"""Names of folders, in any case, and the split that their images are in."""
+SYSTEM = ("__MACOSX", "Thumbs.db", "desktop.ini")
+"""Names of files and folders that an operating system makes."""
 
 Sample = tuple[Tensor | Path, str]
 """An image (channels, size, size), uint8, or the file of one; and the name of its class."""
@@ -37,9 +50,10 @@ class DataConfig(Section):
     """Whether subfolders are classes; false: all images below the folder are of one class, to
     generate more of them."""
     val_fraction: float = within("(0, 1)", 0.2)
-    """Fraction of the images for validation, unless the folder has `train` and `val`."""
+    """Fraction of the images for validation, chosen by a hash of their names, unless the folder has
+    `train` and `val`."""
     test_fraction: float = within("[0, 1)", 0.0)
-    """Fraction of the images for the test split, unless the folder has `train` and `val`."""
+    """Fraction of the images for the test split, unless the folder has `train` and another one."""
     shift: int = within("[0, 64]", 1)
     """Augmentation: maximum random shift in pixels, in each direction; 0 for off."""
     flip: bool = False
@@ -57,6 +71,15 @@ class Spec:
     std: tuple[float, ...]
 
 
+class Splits(NamedTuple):
+    """The samples for training, for validation and for the test, and what was left out."""
+
+    train: list[Sample]
+    val: list[Sample]
+    test: list[Sample]
+    notes: Sequence[str] = ()
+
+
 class Images(Dataset[tuple[Tensor, ...]]):
     """Samples in memory, or files to decode.
 
@@ -66,14 +89,23 @@ class Images(Dataset[tuple[Tensor, ...]]):
     def __init__(
         self,
         samples: list[Sample],
-        classes: list[str],
+        classes: Sequence[str],
         cfg: DataConfig,
+        notes: Sequence[str] = (),
     ) -> None:
         numbers = {name: number for number, name in enumerate(classes)}
+        for image, name in samples:
+            if name not in numbers:
+                raise UserError(
+                    f"{image} is of the class {name}, which has no training images: "
+                    "remove it, or add training images for a new run"
+                )
         labels = [numbers[name] for _, name in samples]
         self.images = [image for image, _ in samples]
-        self.labels = torch.tensor(labels)
+        self.labels = torch.tensor(labels, dtype=torch.int64)
+        self.classes = tuple(classes)
         self.cfg = cfg
+        self.notes = notes
         self.in_memory = cfg.path is None
 
     def __len__(self) -> int:
@@ -152,35 +184,80 @@ def random_shift(
     return shifted.clone(memory_format=torch.channels_last)  # convolutions prefer it
 
 
-def load(cfg: DataConfig) -> tuple[Images, Images, Spec]:
-    """Return the training set, the validation set and their `Spec`."""
-    train_samples, val_samples, _ = _read(cfg)
-    classes = _classes(train_samples, val_samples, cfg)
-    train = Images(train_samples, classes, cfg)
-    val = Images(val_samples, classes, cfg)
-    return train, val, _describe(train, classes)
+def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Images, Images, Spec]:
+    """Return the training set, the validation set and their `Spec`.
+
+    With the `Spec` of a run, its classes and statistics are kept.
+    """
+    found = _read(cfg)
+    classes = spec.classes if spec else _classes(found, cfg)
+    if not found.val:
+        raise UserError(
+            f"data.path={cfg.path} has no validation images, and {len(found.train)} for training: "
+            "add images, or change data.val_fraction"
+        )
+    train = Images(found.train, classes, cfg, found.notes)
+    val = Images(found.val, classes, cfg)
+    return train, val, spec or _statistics(train)
 
 
-def load_test(cfg: DataConfig) -> Images | None:
+def load_test(cfg: DataConfig, spec: Spec | None = None) -> Images | None:
     """Return the test split, if there is one. Only `evaluate --split test` calls this."""
-    train, val, test = _read(cfg)
-    classes = _classes(train, val, cfg)
-    for image, name in test:
-        if name not in classes:
-            raise UserError(f"{image} is of the class {name}, which has no training images")
-    return Images(test, classes, cfg) if test else None
+    found = _read(cfg)
+    classes = spec.classes if spec else _classes(found, cfg)
+    return Images(found.test, classes, cfg) if found.test else None
 
 
-def _read(cfg: DataConfig) -> list[list[Sample]]:
-    """Return the samples for training, for validation and for the test."""
+def describe(
+    train: Images,
+    val: Images,
+    spec: Spec,
+) -> list[str]:
+    """Return lines that say what was read, and how it was understood."""
+    images = f"{len(train)} + {len(val)} images"
+    if len(spec.classes) > 10:
+        images = f"{len(spec.classes)} classes, {images}"
+    elif len(spec.classes) > 1:
+        counts = zip(spec.classes, _counts(train), _counts(val), strict=True)
+        listed = [f"{name} {in_train} + {in_val}" for name, in_train, in_val in counts]
+        images = f"{len(listed)} classes: {', '.join(listed)}"
+    read = "; ".join([f"{images} (training + validation)", *train.notes])
+    return [read, *_doubts(train, val)]
+
+
+def _counts(images: Images) -> list[int]:
+    """Return the number of images of each class."""
+    counts = images.labels.bincount(minlength=len(images.classes))
+    return list(map(int, counts))
+
+
+def _doubts(train: Images, val: Images) -> list[str]:
+    """Return lines on what you may not have meant."""
+    lines = []
+    names = train.classes
+    plain = Counter(name.strip().casefold() for name in names)
+    similar = [name for name in names if plain[name.strip().casefold()] > 1]
+    if similar:
+        lines.append(f"classes that differ only by case or blanks: {', '.join(similar)}")
+    in_val = val.labels.unique().tolist()
+    if len(in_val) == 1 < len(names):
+        lines.append(f"all validation images are of the class {names[in_val[0]]}")
+    return lines
+
+
+def _read(cfg: DataConfig) -> Splits:
+    """Return the samples of each split."""
     if cfg.path is None:
-        return _divide(_digits(), cfg)
-    train = cfg.path / "train"
-    val = cfg.path / "val"
-    test = cfg.path / "test"
-    if train.is_dir() and val.is_dir():
-        return [_find(folder, cfg) for folder in (train, val, test)]
-    return _divide(_find(cfg.path, cfg), cfg)
+        return _divide_digits(_digits(), cfg)
+    root = existing_folder(cfg.path)
+    folders = _split_folders(root)
+    found = _find(root, folders, cfg)
+    if "val" in folders.values():
+        return found
+    if folders:
+        cfg = replace(cfg, test_fraction=0.0)
+    divided = _divide(found.train, root, cfg)
+    return divided._replace(test=divided.test + found.test, notes=found.notes)
 
 
 def _digits() -> list[Sample]:
@@ -193,54 +270,146 @@ def _digits() -> list[Sample]:
     return list(zip(images, names, strict=True))
 
 
-def _find(
-    folder: Path,
-    cfg: DataConfig,
-) -> list[Sample]:
-    """Return the images below a folder, without hidden ones."""
-    formats = Image.registered_extensions()
-    names = glob("**", root_dir=folder, recursive=True)
-    samples: list[Sample] = []
-    for file in map(Path, sorted(names)):
-        if file.suffix.lower() not in formats:
-            continue
-        if not cfg.labels:
-            samples.append((folder / file, "image"))
-        elif len(file.parts) > 1:
-            samples.append((folder / file, file.parts[0]))
-    return samples
-
-
-def _divide(
+def _divide_digits(
     samples: list[Sample],
     cfg: DataConfig,
-) -> list[list[Sample]]:
+) -> Splits:
     """Divide the samples at random, always in the same way."""
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(len(samples), generator=generator)
     shuffled = [samples[index] for index in order]
     val_end = round(len(samples) * cfg.val_fraction)
     test_end = val_end + round(len(samples) * cfg.test_fraction)
-    train = shuffled[test_end:]
-    val = shuffled[:val_end]
-    test = shuffled[val_end:test_end]
-    return [train, val, test]
+    return Splits(
+        train=shuffled[test_end:],
+        val=shuffled[:val_end],
+        test=shuffled[val_end:test_end],
+    )
 
 
-def _classes(
-    train: list[Sample],
-    val: list[Sample],
+def existing_folder(path: Path) -> Path:
+    """Return the folder that `data.path` names; `~` is your home."""
+    folder = path.expanduser()
+    if folder == Path():  # what "" is read as, so a variable of the shell may be unset
+        raise UserError("data.path is empty, or the current folder: give the folder's name")
+    if not folder.is_dir():
+        why = "is a file" if folder.exists() else "does not exist"
+        raise UserError(f"data.path={path} {why}: give a folder of images")
+    return folder
+
+
+def find_files(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the files below a folder in order, without hidden ones and those of the system.
+
+    Links are followed, except one to a folder that it is in.
+    """
+    real = folder.resolve()
+    if any(inner.is_relative_to(real) for inner in above):
+        return
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=attrgetter("name")):
+            if entry.name.startswith(".") or entry.name in SYSTEM:
+                continue
+            if entry.is_dir():
+                yield from find_files(Path(entry.path), (*above, real))
+            else:
+                yield Path(entry.path)
+
+
+def _split_folders(root: Path) -> dict[str, str]:
+    """Return the names of the folders that are splits, if there is `train` and another one."""
+    folders: dict[str, str] = {}
+    for folder in sorted(root.iterdir()):
+        split = SPLITS.get(folder.name.lower())
+        if split and folder.is_dir():
+            if split in folders.values():
+                raise UserError(
+                    f"data.path={root} has two folders for {split}, such as {folder.name}: keep one"
+                )
+            folders[folder.name] = split
+    is_split = "train" in folders.values() and len(folders) > 1
+    return folders if is_split else {}
+
+
+def _find(
+    root: Path,
+    folders: dict[str, str],
     cfg: DataConfig,
-) -> list[str]:
+) -> Splits:
+    """Return the images of each split; without folders of splits, all are for training."""
+    samples: dict[str, list[Sample]] = {"train": [], "val": [], "test": []}
+    left_out: Counter[str] = Counter()
+    deeper = set()
+    for file in find_files(root):
+        parts = file.relative_to(root).parts
+        split: str | None = "train"
+        if folders:
+            split = folders.get(parts[0])
+            parts = parts[1:]
+        suffix = file.suffix.lower()
+        has_class = len(parts) > 1 or not cfg.labels
+        if split and has_class and suffix in FORMATS:
+            name = parts[0] if cfg.labels else "image"
+            samples[split].append((file, name))
+            if cfg.labels and len(parts) > 2:
+                deeper.add(name)
+        elif suffix in FORMATS:
+            left_out["images in no class folder"] += 1
+        else:
+            left_out[suffix or "no suffix"] += 1
+    return Splits(**samples, notes=_notes(left_out, deeper))
+
+
+def _notes(left_out: Counter[str], deeper: set[str]) -> list[str]:
+    """Return which kinds of files were left out, and which classes have subfolders."""
+    notes = []
+    count = left_out.total()
+    if count:
+        kinds = ", ".join(kind for kind, _ in left_out.most_common(5))
+        notes.append(f"{count} file{'s' * (count > 1)} left out ({kinds})")
+    if deeper:
+        notes.append(f"classes with subfolders: {', '.join(sorted(deeper)[:5])}")
+    return notes
+
+
+def _divide(
+    samples: list[Sample],
+    root: Path,
+    cfg: DataConfig,
+) -> Splits:
+    """Divide files by a hash of their names below `root`, so that other files do not move them.
+
+    The one with the highest hash of a class is always for training.
+    """
+    places = [_place(str(file).removeprefix(f"{root}/")) for file, _ in samples]
+    found = Splits([], [], [])
+    trained = set()
+    for place, (file, name) in sorted(zip(places, samples, strict=True), reverse=True):
+        if place >= cfg.val_fraction + cfg.test_fraction or name not in trained:
+            found.train.append((file, name))
+            trained.add(name)
+        elif place < cfg.val_fraction:
+            found.val.append((file, name))
+        else:
+            found.test.append((file, name))
+    return found
+
+
+def _place(text: str) -> float:
+    """Return a hash from 0 to 1, which is the same on every machine."""
+    digest = hashlib.sha256(text.encode(errors="surrogateescape"))
+    return int(digest.hexdigest()[:12], 16) / 2**48
+
+
+def _classes(found: Splits, cfg: DataConfig) -> list[str]:
     """Return the names of the classes, sorted as numbers if all are, or else as text."""
-    known = {name for _, name in train}
-    names = sorted(known.union(name for _, name in val))
+    names = sorted({name for _, name in found.train})
     fewest = 2 if cfg.labels else 1
-    if len(names) < fewest or len(names) > len(known):
-        raise UserError(
-            f"data.path={cfg.path} has {len(names)} classes: "
-            "give a folder of training images per class"
-        )
+    if len(names) < fewest:
+        has = f"only one class, {names[0]}" if names else "no images"
+        needed = "a subfolder of images per class" if cfg.labels else "images"
+        message = f"data.path={cfg.path} has {has}: give a folder with {needed}"
+        raise UserError("; ".join([message, *found.notes]))
     with suppress(ValueError):  # for a name that is not a number
         numbers = [float(name) for name in names]
         if np.isfinite(numbers).all():
@@ -248,10 +417,7 @@ def _classes(
     return names
 
 
-def _describe(
-    train: Images,
-    classes: list[str],
-) -> Spec:
+def _statistics(train: Images) -> Spec:
     """Return the `Spec`, with the statistics of all digits, or of 4 million pixels of files."""
     every = 1
     if not train.in_memory:
@@ -268,32 +434,51 @@ def _describe(
     return Spec(
         channels=images.shape[1],
         size=images.shape[2],
-        classes=tuple(classes),
+        classes=train.classes,
         mean=tuple(mean.tolist()),
         std=tuple(std.tolist()),
     )
 
 
-def decode(file: Path, cfg: DataConfig) -> Tensor:
+def decode(file: Path, like: DataConfig | Spec) -> Tensor:
     """Read an image of any format and shape as (channels, size, size), uint8."""
-    mode = "RGB" if cfg.channels == 3 else "L"
-    size = (cfg.size, cfg.size)
+    mode = "RGB" if like.channels == 3 else "L"
+    size = (like.size, like.size)
+    image = open_image(file, mode, size)
+    image = image.resize(size, Image.Resampling.BILINEAR)
+    pixels = torch.from_numpy(np.array(image))
+    pixels = pixels.view(
+        like.size,
+        like.size,
+        like.channels,
+    )
+    return pixels.permute(2, 0, 1)
+
+
+def open_image(
+    file: Path,
+    mode: str,
+    size: tuple[int, int],
+) -> Image.Image:
+    """Return the first frame of an image as a viewer shows it: rotated, and on white.
+
+    It may be smaller than the file's, but not smaller than `size`.
+    """
     try:
         with Image.open(file) as opened:
             opened.draft(mode, size)  # a JPEG decoder skips resolution that is not needed
             image: Image.Image = ImageOps.exif_transpose(opened)
-        if image.mode.startswith(("I", "F")):  # 16 or 32 bits
-            raise ValueError(f"the range of pixels of mode {image.mode} is not known")
-        image = image.convert(mode)
-        image = image.resize(size, Image.Resampling.BILINEAR)
     except Exception as error:  # for a broken file Pillow raises almost anything
+        is_empty = file.exists() and file.stat().st_size == 0
+        why = "it is empty" if is_empty else error
+        raise UserError(f"cannot read the image {file} ({why}): replace or remove it") from error
+    if image.mode not in MODES:
         raise UserError(
-            f"cannot read the image {file} ({error}): convert it to 8 bits, or remove it"
-        ) from error
-    pixels = torch.from_numpy(np.array(image))
-    pixels = pixels.view(
-        cfg.size,
-        cfg.size,
-        cfg.channels,
-    )
-    return pixels.permute(2, 0, 1)
+            f"cannot read the image {file} (its pixels are of the mode {image.mode}): "
+            "convert it to 8 bits per channel"
+        )
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return image.convert(mode)

@@ -64,41 +64,43 @@ def test_folders_may_be_the_splits(tmp_path: Path) -> None:
 
 
 def test_a_fraction_may_be_the_test_split(tmp_path: Path) -> None:
-    path = make_folder(tmp_path, ["a", "b"], 10)
+    path = make_folder(tmp_path, ["a", "b"], 20)
     cfg = data.DataConfig(
         path=path,
         size=8,
         test_fraction=0.25,
     )
-    train, val, _ = data.load(cfg)
-    test = data.load_test(cfg)
+    train, val, spec = data.load(cfg)
+    test = data.load_test(cfg, spec)
     assert test
-    assert len(train) == 11
-    assert len(val) == 4
-    assert len(test) == 5
-    assert (
-        len(
-            {
-                *train.images,
-                *val.images,
-                *test.images,
-            }
-        )
-        == 20
-    )
+    images = {
+        *train.images,
+        *val.images,
+        *test.images,
+    }
+    assert len(images) == 40
     assert data.load_test(data.DataConfig()) is None
 
 
+def test_what_was_read_is_described(tmp_path: Path) -> None:
+    path = make_folder(tmp_path, ["a", "b"], 20)
+    (path / "a" / "photo.HEIC").touch()
+    sets = data.load(data.DataConfig(path=path, size=8))
+    (line,) = data.describe(*sets)
+    assert line.startswith("2 classes: a 17 + 3, b 17 + 3 (training + validation); ")
+    assert line.endswith("1 file left out (.heic)")
+
+
 def test_without_labels_no_subfolders_are_needed(tmp_path: Path) -> None:
-    path = make_folder(tmp_path, ["."], 5)
+    path = make_folder(tmp_path, ["."], 8)
     cfg = data.DataConfig(
         path=path,
         size=8,
         labels=False,
         channels=1,
     )
-    train, _, spec = data.load(cfg)
-    assert len(train) == 4
+    train, val, spec = data.load(cfg)
+    assert len(train) + len(val) == 8
     assert len(spec.classes) == 1
     assert spec.channels == 1
 

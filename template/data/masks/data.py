@@ -3,9 +3,15 @@
 This file is yours to edit; train.py uses `load`.
 """
 
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +21,17 @@ from torch.utils.data import TensorDataset
 
 from .config_base import Section, within
 from .errors import UserError
+
+FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""Suffixes of images, in any case. Other files are left out."""
+LOSSY = (".jpeg", ".jpg", ".webp")
+"""Suffixes of files that may change the values of a mask."""
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+"""Pillow's names of pixels with at most 8 bits per channel."""
+SYSTEM = ("__MACOSX", "Thumbs.db", "desktop.ini")
+"""Names of files and folders that an operating system makes."""
+MAX_CLASSES = 64
+"""Masks with smoothed edges have more values. Raise it, up to 255, if yours have more classes."""
 
 Batch = tuple[Tensor, ...]
 Pair = tuple[Tensor, Tensor]
@@ -31,7 +48,8 @@ class DataConfig(Section):
     size: int = within("[8, 4096]", 128)
     """Height and width in pixels to which your own images and masks are resized."""
     val_fraction: float = within("(0, 1)", 0.2)
-    """Fraction of the images for validation; for the canvases, of the digits."""
+    """Fraction of the images for validation, chosen by a hash of their names; for the canvases, of
+    the digits."""
     test_fraction: float = within("[0, 1)", 0.0)
     """Fraction of the images for the test split; for the canvases, of the digits."""
     ignore: int | None = within("[0, 255]", None)
@@ -55,6 +73,15 @@ class Spec:
     ignored: int = 255  # class index of ignored pixels
 
 
+class Splits(NamedTuple):
+    """Images and masks for training, for validation and for the test, and what was left out."""
+
+    train: Pair
+    val: Pair
+    test: Pair
+    notes: Sequence[str] = ()
+
+
 class Samples(TensorDataset):
     """Images (n, channels, size, size) and masks (n, size, size) of class indices, in memory."""
 
@@ -63,9 +90,18 @@ class Samples(TensorDataset):
     def __init__(
         self,
         pairs: Pair,
-        values: list[int],
+        spec: Spec,
+        cfg: DataConfig,
+        notes: Sequence[str] = (),
     ) -> None:
         images, masks = pairs
+        values = [int(name) for name in spec.classes]
+        for value in _values(masks, cfg):
+            if value not in values:
+                raise UserError(
+                    f"a mask of data.path={cfg.path} has the value {value}, which is not a class "
+                    f"of this run ({', '.join(spec.classes)}): correct it, or start a new run"
+                )
         classes = torch.full(
             (256,),
             Spec.ignored,
@@ -73,6 +109,7 @@ class Samples(TensorDataset):
         )
         classes[values] = torch.arange(len(values), dtype=torch.uint8)
         super().__init__(images, classes[masks.long()])
+        self.notes = notes
 
     def __getitems__(self, indices: list[int]) -> Batch:
         images, masks = self.tensors
@@ -162,32 +199,70 @@ def random_shift(
     return images, masks[source]
 
 
-def load(cfg: DataConfig) -> tuple[Samples, Samples, Spec]:
-    """Return the training set, the validation set and their `Spec`."""
-    train, val, test = _read(cfg)
-    values = _values([train, val, test], cfg)
-    spec = _describe(train, values)
-    return Samples(train, values), Samples(val, values), spec
+def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Samples, Samples, Spec]:
+    """Return the training set, the validation set and their `Spec`.
+
+    With the `Spec` of a run, its classes and statistics are kept.
+    """
+    found = _read(cfg)
+    spec = spec or _spec(found, cfg)
+    train = Samples(found.train, spec, cfg, found.notes)
+    val = Samples(found.val, spec, cfg)
+    return train, val, spec
 
 
-def load_test(cfg: DataConfig) -> Samples | None:
+def load_test(cfg: DataConfig, spec: Spec | None = None) -> Samples | None:
     """Return the test split, if there is one. Only `evaluate --split test` calls this."""
-    splits = _read(cfg)
-    images, masks = splits[2]
-    values = _values(splits, cfg)
-    return Samples((images, masks), values) if len(images) else None
+    found = _read(cfg)
+    images, _ = found.test
+    return Samples(found.test, spec or _spec(found, cfg), cfg) if len(images) else None
 
 
-def _read(cfg: DataConfig) -> list[Pair]:
-    """Return the images and masks for training, for validation and for the test."""
+def describe(
+    train: Samples,
+    val: Samples,
+    spec: Spec,
+) -> list[str]:
+    """Return lines that say what was read, and how it was understood."""
+    images = f"{len(train)} + {len(val)} images with masks (training + validation)"
+    _, masks = train.tensors
+    pixels = masks.flatten().bincount(minlength=256)
+    shares = [f"{share:.3g}%" for share in (100 * pixels / masks.numel()).tolist()]
+    classes = f"{len(spec.classes)} classes"
+    if len(spec.classes) <= 10:
+        named = zip(spec.classes, shares, strict=False)
+        listed = ", ".join(f"{name} {share}" for name, share in named)
+        classes += f" with their shares of the training pixels: {listed}"
+    if pixels[spec.ignored]:
+        classes += f"; {shares[spec.ignored]} are ignored"
+    lines = ["; ".join([images, *train.notes]), classes]
+    missing = [name for name, count in zip(spec.classes, pixels, strict=False) if not count]
+    if missing:
+        lines.append(f"no training mask has these classes: {', '.join(missing)}")
+    return lines
+
+
+def _read(cfg: DataConfig) -> Splits:
+    """Return the images and masks of each split."""
     if cfg.path is None:
         return _canvases(cfg)
-    images, masks = _own_pairs(cfg.path, cfg.size)
-    parts = _divide(len(images), cfg)
-    return [(images[part], masks[part]) for part in parts]
+    root = existing_folder(cfg.path)
+    images, left_out = _find(root / "images")
+    masks, others = _find(root / "masks")
+    _check_partners(images, masks, root)
+
+    def pair(name: str) -> Pair:
+        return read_pair(images[name], masks[name], cfg.size)
+
+    with ThreadPoolExecutor() as pool:
+        pairs = list(pool.map(pair, images))
+    pixels = torch.stack([image for image, _ in pairs])
+    values = torch.stack([mask for _, mask in pairs])
+    train, val, test = ((pixels[part], values[part]) for part in _divide(list(images), cfg))
+    return Splits(train, val, test, _notes(left_out + others))
 
 
-def _canvases(cfg: DataConfig) -> list[Pair]:
+def _canvases(cfg: DataConfig) -> Splits:
     from sklearn.datasets import load_digits  # here, because this takes a second
 
     digits = load_digits()
@@ -195,31 +270,14 @@ def _canvases(cfg: DataConfig) -> list[Pair]:
     images = pixels.round().byte()
     labels = torch.from_numpy(digits.target).byte()
     splits = []
-    for seed, part in enumerate(_divide(len(images), cfg)):
+    for seed, part in enumerate(_divide_digits(len(images), cfg)):
         pair = place(images[part], labels[part], seed)
         splits.append(pair)
-    return splits
+    train, val, test = splits
+    return Splits(train, val, test)
 
 
-def _own_pairs(path: Path, size: int) -> Pair:
-    folder = path / "images"
-    files = sorted(folder.rglob("*.*"))
-    files = [file for file in files if file.name[0] != "."]
-    if not files:
-        raise UserError(f"data.path={path} has no image in its folder images: give another folder")
-
-    def read(file: Path) -> Pair:
-        mask = path / "masks" / file.relative_to(folder)
-        return read_pair(file, mask.with_suffix(".png"), size)
-
-    with ThreadPoolExecutor() as pool:
-        pairs = list(pool.map(read, files))
-    images = [image for image, _ in pairs]
-    masks = [mask for _, mask in pairs]
-    return torch.stack(images), torch.stack(masks)
-
-
-def _divide(
+def _divide_digits(
     count: int,
     cfg: DataConfig,
 ) -> list[Tensor]:
@@ -239,22 +297,147 @@ def _divide(
     return [train, val, test]
 
 
-def _values(
-    splits: list[Pair],
+def existing_folder(path: Path) -> Path:
+    """Return the folder that `data.path` names; `~` is your home."""
+    folder = path.expanduser()
+    if folder == Path():  # what "" is read as, so a variable of the shell may be unset
+        raise UserError("data.path is empty, or the current folder: give the folder's name")
+    if not folder.is_dir():
+        why = "is a file" if folder.exists() else "does not exist"
+        raise UserError(f"data.path={path} {why}: give a folder of images and masks")
+    return folder
+
+
+def find_files(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the files below a folder in order, without hidden ones and those of the system.
+
+    Links are followed, except one to a folder that it is in.
+    """
+    real = folder.resolve()
+    if any(inner.is_relative_to(real) for inner in above):
+        return
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=attrgetter("name")):
+            if entry.name.startswith(".") or entry.name in SYSTEM:
+                continue
+            if entry.is_dir():
+                yield from find_files(Path(entry.path), (*above, real))
+            else:
+                yield Path(entry.path)
+
+
+def _find(folder: Path) -> tuple[dict[str, Path], list[Path]]:
+    """Return the images by their names below a folder, without suffix, and the other files."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} does not exist: data.path needs the folders images and masks")
+    images: dict[str, Path] = {}
+    others = []
+    for file in find_files(folder):
+        name = file.relative_to(folder).with_suffix("").as_posix()
+        if file.suffix.lower() not in FORMATS:
+            others.append(file)
+        elif name in images:
+            raise UserError(f"{images[name]} and {file} differ only by their suffix: keep one")
+        else:
+            images[name] = file
+    if not images:
+        message = f"{folder} has no images: give another data.path"
+        raise UserError("; ".join([message, *_notes(others)]))
+    return images, others
+
+
+def _notes(left_out: list[Path]) -> list[str]:
+    """Return how many files were left out, and of which kinds most of them are."""
+    if not left_out:
+        return []
+    kinds = Counter(file.suffix.lower() or "no suffix" for file in left_out)
+    listed = ", ".join(kind for kind, _ in kinds.most_common(5))
+    count = len(left_out)
+    return [f"{count} file{'s' * (count > 1)} left out ({listed})"]
+
+
+def _check_partners(
+    images: dict[str, Path],
+    masks: dict[str, Path],
+    root: Path,
+) -> None:
+    for name, image in images.items():
+        if name not in masks:
+            raise UserError(
+                f"{image} has no mask {root / 'masks' / name}.png: add it, or remove the image"
+            )
+    for name, mask in masks.items():
+        if name not in images:
+            raise UserError(
+                f"the mask {mask} has no image of the same name in {root / 'images'}: "
+                "add it, or remove the mask"
+            )
+        if mask.suffix.lower() in LOSSY:
+            raise UserError(
+                f"the mask {mask} may have lost its exact values: save the masks as PNG"
+            )
+
+
+def _divide(
+    names: list[str],
     cfg: DataConfig,
-) -> list[int]:
-    """Return the values in masks, which are the classes."""
-    masks = torch.cat([masks for _, masks in splits])
-    values = masks.unique().tolist()
-    return [value for value in values if value != cfg.ignore]
+) -> list[list[int]]:
+    """Divide images by a hash of their names, so that other images do not move them."""
+    train: list[int] = []
+    val: list[int] = []
+    test: list[int] = []
+    for index, name in enumerate(names):
+        place = _place(name)
+        if place < cfg.val_fraction:
+            val.append(index)
+        elif place < cfg.val_fraction + cfg.test_fraction:
+            test.append(index)
+        else:
+            train.append(index)
+    if not train or not val:
+        raise UserError(
+            f"data.path={cfg.path} has {len(train)} images for training and {len(val)} for "
+            "validation: add images, or change data.val_fraction"
+        )
+    return [train, val, test]
 
 
-def _describe(
-    train: Pair,
-    values: list[int],
-) -> Spec:
+def _place(text: str) -> float:
+    """Return a hash from 0 to 1, which is the same on every machine."""
+    digest = hashlib.sha256(text.encode(errors="surrogateescape"))
+    return int(digest.hexdigest()[:12], 16) / 2**48
+
+
+def _values(masks: Tensor, cfg: DataConfig) -> list[int]:
+    """Return the values in masks, which are the classes, without the ignored one."""
+    values = masks.flatten().bincount(minlength=256).nonzero()
+    return [value for value in values.flatten().tolist() if value != cfg.ignore]
+
+
+def _classes(found: Splits, cfg: DataConfig) -> list[int]:
+    """Return the values of the classes in all masks."""
+    _, masks = found.train
+    trained = _values(masks, cfg)
+    if len(trained) < 2:
+        only = ", ".join(map(str, trained)) or "none"
+        raise UserError(
+            f"the training masks of data.path={cfg.path} need two values or more besides "
+            f"data.ignore={cfg.ignore}, and have {only}: correct the masks"
+        )
+    values = set(trained)
+    for _, masks in found[:3]:
+        values.update(_values(masks, cfg))
+    if len(values) > MAX_CLASSES:
+        raise UserError(
+            f"the masks of data.path={cfg.path} have {len(values)} values: save them without "
+            "smoothed edges, or raise MAX_CLASSES in data.py"
+        )
+    return sorted(values)
+
+
+def _spec(found: Splits, cfg: DataConfig) -> Spec:
     """Compute the statistics from a histogram: images as floats would need 8 times the memory."""
-    images, _ = train
+    images, _ = found.train
     channels = images.transpose(0, 1).flatten(1)
     counts = [channel.bincount(minlength=256) for channel in channels]
     shares = torch.stack(counts).double() / channels.shape[1]
@@ -265,7 +448,7 @@ def _describe(
     return Spec(
         channels=len(channels),
         size=images.shape[-1],
-        classes=tuple(map(str, values)),
+        classes=tuple(map(str, _classes(found, cfg))),
         mean=tuple(mean.tolist()),
         std=tuple(std.tolist()),
     )
@@ -277,32 +460,64 @@ def read_pair(
     size: int,
 ) -> Pair:
     """Return an image (3, size, size) and its mask (size, size), uint8, resized but not cropped."""
-    try:
-        with Image.open(file) as opened, Image.open(mask_file) as mask:
-            image = ImageOps.exif_transpose(opened)
-            _check(image, mask)
-            image = image.convert("RGB")
-            image = image.resize((size, size), Image.Resampling.BILINEAR)
-            resized = mask.resize((size, size), Image.Resampling.NEAREST)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    image = open_image(file, "RGB")
+    mask = _open(mask_file)
+    if mask.mode not in ("1", "L", "P"):
         raise UserError(
-            f"cannot use {file} with {mask_file} ({error}): fix or remove them"
-        ) from error
-    pixels = torch.from_numpy(np.array(image))
-    values = torch.from_numpy(np.array(resized, np.uint8))
-    return pixels.permute(2, 0, 1), values
-
-
-def _check(
-    image: Image.Image,
-    mask: Image.Image,
-) -> None:
-    if image.size != mask.size:
-        raise ValueError(f"the image has {image.size} pixels, the mask {mask.size}")
-    if image.mode[0] in "IF" or mask.mode not in ("1", "L", "P"):
-        raise ValueError(
-            f"modes {image.mode} and {mask.mode}; save images with 8 bits, masks in L or P mode"
+            f"the mask {mask_file} has pixels of the mode {mask.mode}: save it in grayscale with "
+            "8 bits or with a palette, and a value per class"
         )
+    if image.size != mask.size:
+        raise UserError(
+            f"{file} has {_shape(image)} pixels and its mask {mask_file} {_shape(mask)}: "
+            "make them equal"
+        )
+    mask = mask.resize((size, size), Image.Resampling.NEAREST)
+    values = torch.from_numpy(np.array(mask, np.uint8))
+    return _pixels(image, size), values
+
+
+def _shape(image: Image.Image) -> str:
+    return f"{image.width} x {image.height}"
+
+
+def decode(file: Path, spec: Spec) -> Tensor:
+    """Read an image without a mask as (channels, size, size), uint8."""
+    image = open_image(file, "RGB" if spec.channels == 3 else "L")
+    return _pixels(image, spec.size)
+
+
+def _pixels(image: Image.Image, size: int) -> Tensor:
+    resized = image.resize((size, size), Image.Resampling.BILINEAR)
+    pixels = torch.from_numpy(np.array(resized))
+    pixels = pixels.view(size, size, -1)
+    return pixels.permute(2, 0, 1)
+
+
+def open_image(file: Path, mode: str) -> Image.Image:
+    """Return the first frame of an image as a viewer shows it: rotated, and on white."""
+    image = _open(file)
+    if image.mode not in MODES:
+        raise UserError(
+            f"cannot read the image {file} (its pixels are of the mode {image.mode}): "
+            "convert it to 8 bits per channel"
+        )
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return image.convert(mode)
+
+
+def _open(file: Path) -> Image.Image:
+    """Return the first frame of an image, rotated as its EXIF data says."""
+    try:
+        with Image.open(file) as opened:
+            return ImageOps.exif_transpose(opened)
+    except Exception as error:  # for a broken file Pillow raises almost anything
+        is_empty = file.exists() and file.stat().st_size == 0
+        why = "it is empty" if is_empty else error
+        raise UserError(f"cannot read the image {file} ({why}): replace or remove it") from error
 
 
 def place(

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from .config_base import Section, sized, within
 from .data import Spec
+from .errors import UserError
 
 SIZES: dict[str | int, dict[str, Any]] = {
     "small": {},  # the defaults of ModelConfig, for images of 8 to 64 pixels
@@ -135,6 +136,7 @@ class ResNet(nn.Module):
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
         self.smoothing = cfg.label_smoothing
+        self.stride = 2 ** (len(cfg.depths) - 1) * (4 if cfg.stem == "7x7" else 1)
         self.pool: nn.Module
         if cfg.stem == "7x7":
             self.stem = conv_norm(
@@ -182,6 +184,10 @@ class ResNet(nn.Module):
         labels: Tensor,
     ) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
         """Return the mean loss, and each metric's sum over the batch with the number of samples."""
+        if self.training and len(images) == 1 and images.shape[-1] <= self.stride:
+            raise UserError(
+                "train.batch_size is 1: BatchNorm needs 2 images or more, or a larger data.size"
+            )
         logits = self.predict(images)
         loss = F.cross_entropy(
             logits,
