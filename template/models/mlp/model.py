@@ -86,7 +86,7 @@ class MLP(nn.Module):
         # one table for all columns, with an offset each: one kernel instead of one per column
         offsets = []
         rows = 0
-        for names in spec.categories.values():
+        for names in spec.categories:
             offsets.append(rows)
             rows += 1 + len(names)
         first_rows = torch.tensor(offsets, dtype=torch.int64)
