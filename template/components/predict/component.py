@@ -264,34 +264,15 @@ def read_table(
     cfg: Any,
 ) -> Samples:
     """Read the rows of tables."""
-    pandas = import_module("pandas")
-    convert = data.__dict__["convert"]  # which only this kind of data.py has
-    cfg = replace(cfg, categorical=tuple(spec.categories))
-    # as in data.py: separators may end the rows
-    frames = read_frames(files, cfg, na_values="?", index_col=False)
-    frame = pandas.concat(frames, ignore_index=True)
-    codes = torch.zeros(
-        len(frame),
-        len(spec.categories),
-        dtype=torch.int64,
-    )
-    for place, (name, known) in enumerate(spec.categories.items()):
-        column = convert(frame[name], cfg)
-        found = pandas.Index(known).get_indexer(column)
-        codes[:, place] = torch.tensor(found + 1)
-    numbers = torch.zeros(
-        len(frame),
-        len(spec.numeric),
-    )
-    for place, name in enumerate(spec.numeric):
-        source = name.removesuffix(" is missing")
-        is_flag = source != name and source in spec.numeric
-        column = convert(frame[source if is_flag else name], cfg)
-        column = column.isna() if is_flag else column
-        numbers[:, place] = torch.tensor(column.to_numpy("float32"))
-    targets = torch.zeros(len(frame))
-    names = [str(number) for number in range(len(frame))]
-    return names, list(zip(numbers, codes, targets, strict=True))
+    read = data.__dict__["read_table"]  # which only this kind of data.py has
+    encode = data.__dict__["encode"]
+    samples: list[Any] = []
+    for file in files:
+        numbers, codes = encode(read(file, cfg, "the table"), spec)
+        targets = torch.zeros(len(numbers))
+        samples += zip(numbers, codes, targets, strict=True)
+    names = [str(number) for number in range(len(samples))]
+    return names, samples
 
 
 def read_texts(

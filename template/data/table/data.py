@@ -73,6 +73,11 @@ class DataConfig(Section):
     """Columns to ignore, such as ids, or values known only after the target; those without a name
     always are."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.val_path is None and self.val_fraction + self.test_fraction >= 1:
+            self.refuse("test_fraction", "with data.val_fraction, it leaves no rows for training")
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -343,7 +348,8 @@ def _tidy(column: "pd.Series[Any]") -> "pd.Series[Any]":
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+    line = str(error).strip().splitlines()[0]
+    return line.removeprefix("Error tokenizing data. C error: ")
 
 
 # Splits
@@ -364,7 +370,7 @@ def _read_splits(cfg: DataConfig) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
     for name, rows in zip(("training", "validation"), splits, strict=False):
         if rows.empty:
             raise UserError(
-                f"none of the {len(table)} rows is for {name}: "
+                f"none of the {len(table)} rows is for {name}, and equal rows are on one side: "
                 "add rows, change data.val_fraction, or give data.val_path"
             )
     return table, splits
@@ -505,9 +511,12 @@ def _find_spec(
     if _has_classes(target, cfg):
         if cfg.task == "auto" and not is_numeric_dtype(target):
             _refuse_numbers(target, cfg, "set data.task")
-        return replace(spec, classes=_find_classes(target, val[cfg.target]))
-    mean, std = _target_moments(train[cfg.target], "training")
-    val_mean, _ = _target_moments(val[cfg.target], "validation")
+        _check_varies(train[cfg.target], "training")
+        return replace(spec, classes=_find_classes(target))
+    mean, std = _moments(_as_numbers(train[cfg.target]))
+    val_mean, _ = _moments(_as_numbers(val[cfg.target]))
+    _check_varies(train[cfg.target], "training")
+    _check_varies(val[cfg.target], "validation")
     return replace(
         spec,
         target_mean=mean,
@@ -581,9 +590,8 @@ def _check_target(target: "pd.Series[Any]") -> None:
         raise UserError(f"the target {target.name} is empty in each row: set data.target")
     _refuse_gaps(target)
     if target.nunique() < 2:
-        value = target.iloc[0]
         raise UserError(
-            f"the target {target.name} is {value} in each row: there is nothing to learn"
+            f"the target {target.name} is {target.iloc[0]} in each row: set data.target, or add rows"
         )
 
 
@@ -606,8 +614,8 @@ def _has_classes(target: "pd.Series[Any]", cfg: DataConfig) -> bool:
     return bool((target % 1 == 0).all()) and target.nunique() <= most
 
 
-def _find_classes(target: "pd.Series[Any]", val_target: "pd.Series[Any]") -> tuple[str, ...]:
-    """Return the names of all classes, sorted by value if all are numbers."""
+def _find_classes(target: "pd.Series[Any]") -> tuple[str, ...]:
+    """Return the names of the classes, sorted by value if all are numbers."""
     texts = _as_texts(target)
     counts = texts.value_counts()
     if counts[counts == 1].sum() > len(target) / 2:
@@ -616,19 +624,19 @@ def _find_classes(target: "pd.Series[Any]", val_target: "pd.Series[Any]") -> tup
             f"the target {target.name} has classes of one row each, such as {texts[row]!r:.40} in "
             f"row {row}: set data.target or data.task"
         )
-    names = {*counts.index, *_as_texts(val_target).unique()} - {""}
-    numbers = pd.to_numeric(pd.Series(sorted(names)), errors="coerce")
-    return tuple(sorted(names, key=float if np.isfinite(numbers).all() else str))
+    names = sorted(counts.index)
+    numbers = pd.to_numeric(pd.Series(names), errors="coerce")
+    if np.isfinite(numbers).all():
+        names.sort(key=float)
+    return tuple(names)
 
 
-def _target_moments(target: "pd.Series[Any]", split: str) -> tuple[float, float]:
-    numbers = _as_numbers(target)
-    if numbers.nunique() < 2:
+def _check_varies(target: "pd.Series[Any]", split: str) -> None:
+    if target.nunique() < 2:
         raise UserError(
-            f"the target {target.name} has one value only in the {len(target)} rows for {split}: "
-            "add rows, or change data.val_fraction"
+            f"the target {target.name} is {target.iloc[0]} in each row for {split} "
+            f"({len(target)} rows): add rows, or change data.val_fraction"
         )
-    return _moments(numbers)
 
 
 # Tensors

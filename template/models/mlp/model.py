@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .config_base import Section, sized, within
 from .data import Spec
+from .errors import UserError
 
 SIZES: dict[str, dict[str, int]] = {
     "small": {},  # the defaults of ModelConfig
@@ -153,6 +154,8 @@ class MLP(nn.Module):
         targets: Tensor,
     ) -> tuple[Tensor, Metrics]:
         """Return the mean loss, and each metric's sum over the batch with its count."""
+        if self.training and len(targets) == 1:
+            raise UserError("train.batch_size is 1: BatchNorm needs 2 rows or more")
         logits = self.logits(numbers, codes)
         if self.classifies:
             return self.classification(logits, targets)
