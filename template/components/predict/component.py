@@ -10,7 +10,6 @@ The validation set or samples; your own files; or text from a language model:
 import argparse
 import csv
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -299,12 +298,13 @@ def read_series(
     cfg: Any,
 ) -> Samples:
     """Read the last rows of each series, which the forecast continues."""
-    mean = torch.tensor(spec.mean)
-    std = torch.tensor(spec.std)
+    read = data.__dict__["read_series"]  # which only this kind of data.py has
+    mean = torch.tensor(spec.mean, dtype=torch.float64)
+    std = torch.tensor(spec.std, dtype=torch.float64)
     samples = []
-    for frame in read_frames(files, cfg, na_values="?"):
-        columns = frame[list(spec.columns)].astype(float)
-        end = columns.ffill().dropna().tail(spec.context)
+    for file in files:
+        frame, _ = read(file, cfg, "the series", spec.columns)
+        end = frame.ffill().tail(spec.context)
         if len(end) < spec.context:
             raise UserError(
                 f"the model forecasts from {spec.context} rows of a series: give files with more"
@@ -383,8 +383,8 @@ def forecast_rows(
     spec: Any,
 ) -> list[Row]:
     """Return a row for each step of a forecast, in the units of the columns."""
-    mean = torch.tensor(spec.mean)
-    std = torch.tensor(spec.std)
+    mean = torch.tensor(spec.mean, dtype=torch.float64)
+    std = torch.tensor(spec.std, dtype=torch.float64)
     names = list(spec.columns)
     values = prediction.output * std + mean
     if prediction.target is not None:

@@ -35,7 +35,8 @@ FEW = 20
 """A target with more integers is for regression."""
 NUMBER = r"[-+]?\d+([.,]\d{3})*([.,]\d+)?"
 """A number that may have separators between thousands."""
-WITH_UNIT = rf"[$€£¥]\s?{NUMBER}|{NUMBER}\s?([$€£¥%]|[a-zA-Z]{{1,3}})"
+UNIT = r"([$€£¥%]|[a-zA-Z]{1,3})"
+WITH_UNIT = rf"[$€£¥]\s?{NUMBER}|{NUMBER}\s?{UNIT}"
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def describe(
     spec: Spec,
 ) -> list[str]:
     """Return what was read, and how it was understood."""
-    numbers = [name for name in spec.numeric if not name.endswith(MISSING)]
+    numbers = _numbers_of(spec)
     count = len(numbers) + len(spec.categorical) + len(spec.empty)
     columns = f"{count} columns: {len(numbers)} numbers, {len(spec.categorical)} categories"
     if spec.empty:
@@ -167,6 +168,12 @@ def describe(
         classes.append(f"{name} {in_train:,} + {in_val:,}")
     found = f"{len(classes)} classes: {_listed(classes)} (training + validation)"
     return [f"{rows}; {columns}", found]
+
+
+def _numbers_of(spec: Spec) -> list[str]:
+    """Return the columns of numbers, without those that mark missing values."""
+    marks = {name + MISSING for name in spec.numeric}
+    return [name for name in spec.numeric if name not in marks]
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -454,8 +461,7 @@ def _check_columns(
     key: str,
 ) -> None:
     """Check that a table has the target and the columns of the training, and no others."""
-    known = {cfg.target, *spec.categorical}
-    known.update(name.removesuffix(MISSING) for name in spec.numeric)
+    known = {cfg.target, *_numbers_of(spec), *spec.categorical}
     for name in table:
         is_other = name not in known and name not in cfg.ignore
         if is_other and not _is_missing(table[name]).all():
@@ -509,7 +515,7 @@ def _find_spec(
     target = table[cfg.target]
     _check_target(target)
     if _has_classes(target, cfg):
-        if cfg.task == "auto" and not is_numeric_dtype(target):
+        if not is_numeric_dtype(target) and target.nunique() > FEW:
             _refuse_numbers(target, cfg, "set data.task")
         _check_varies(train[cfg.target], "training")
         return replace(spec, classes=_find_classes(target))
