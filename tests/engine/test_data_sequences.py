@@ -1,37 +1,15 @@
 """Series: files that cannot be read, and the kinds of columns."""
 
 from collections.abc import Callable
+from dataclasses import asdict, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.csv", b""),
-        ("a.csv", "größe\n1\n".encode("latin-1")),
-        ("a.csv", b"a,b\n1,2\n3,4,5,6\n"),
-        ("a.parquet", b"PAR1 no"),
-    ],
-)
-def test_what_is_no_table_is_one_line(
-    package: Callable[[str], Any], tmp_path: Path, name: str, content: bytes
-) -> None:
-    project = package("lstm")
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(project.errors.UserError, match="cannot read data.path=") as caught:
-        project.data.load(project.data.DataConfig(kind="series", path=tmp_path / name))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_table_without_numbers_is_refused(package: Callable[[str], Any], tmp_path: Path) -> None:
-    project = package("lstm")
-    (tmp_path / "a.csv").write_text("note\n" + "dry\n" * 200)
-    with pytest.raises(project.errors.UserError, match="are not all numbers"):
-        project.data.load(project.data.DataConfig(kind="series", path=tmp_path / "a.csv"))
+import torch
 
 
 def test_dates_and_words_are_ignored(package: Callable[[str], Any], tmp_path: Path) -> None:
@@ -43,12 +21,38 @@ def test_dates_and_words_are_ignored(package: Callable[[str], Any], tmp_path: Pa
         project.data.DataConfig(kind="series", path=tmp_path / "a.csv", window=8, horizon=2)
     )
     assert spec.columns == ("load",)
+    assert spec.left_out == ("day", "wet")
 
 
-def test_an_empty_text_is_one_line(package: Callable[[str], Any], tmp_path: Path) -> None:
-    project = package("lstm")
-    with pytest.raises(project.errors.UserError, match="0 values in a split"):
-        project.data.load(project.data.DataConfig(path=tmp_path))
+@pytest.mark.parametrize(
+    ("names", "keys", "expected"),
+    [
+        (["a.md", "b/c"], {"val_fraction": 0.1}, "training: 360 bytes; validation: 40 bytes;"),
+        (["a.md", ".b", ".c/d.md", "desktop.ini"], {"val_fraction": 0.1}, "training: 180 bytes;"),
+        ([".b", "Thumbs.db"], {}, "has no text: give a text file, or a folder of them"),
+        ([], {}, "has no text: give a text file, or a folder of them"),
+        (["a.md"], {}, "the validation split has 4 bytes, but a window has 9 (data.context + 1)"),
+        (["a.md"], {"path": Path("")}, "data.path is empty, or the current folder: give the fold"),
+        (["a.md"], {"path": Path("~/none")}, f"data.path={Path.home()}/none does not exist: give"),
+    ],
+)
+def test_own_text(
+    package: Callable[[str], Any],
+    tmp_path: Path,
+    names: list[str],
+    keys: dict[str, Any],
+    expected: str,
+) -> None:
+    data, error = package("lstm").data, package("lstm").errors.UserError
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x" * 200)
+    try:
+        cfg = data.DataConfig(**{"path": tmp_path, "context": 8, **keys})
+        said = "\n".join(data.describe(*data.load(cfg)))
+    except error as raised:
+        said = str(raised)
+    assert expected in said
 
 
 def test_a_decimal_comma_is_read_with_the_option_and_large_numbers_keep_their_differences(
@@ -85,24 +89,237 @@ def test_missing_values_repeat_the_last_one_and_constants_are_zero(
     assert rows[:, 1].abs().max() < 1e-6
 
 
-def test_wrong_columns_are_one_line(package: Callable[[str], Any], tmp_path: Path) -> None:
-    p = package("lstm")
+DATES = pd.date_range("2024-01-01", periods=200, freq="h")
 
-    def load(file: Path, **keys: Any) -> None:
-        cfg = p.data.DataConfig(kind="series", path=file, window=12, horizon=4, **keys)
-        p.data.load(cfg)
 
-    file = tmp_path / "a.csv"
-    with pytest.raises(p.errors.UserError, match="cannot read data.path=.*a.csv"):
-        load(file)
-    with pytest.raises(
-        p.errors.UserError,
-        match=r"\['wind'\] are not all numbers: set data.columns, or data.decimal",
-    ):
-        load(write(file), columns=("wind",))
-    with pytest.raises(
-        p.errors.UserError, match=r"'big'\] are not all numbers: set data.columns, or data.decimal"
-    ):
-        load(write(file, big="1,234"))
-    with pytest.raises(p.errors.UserError, match="10 values in a split, but a window has 16"):
-        load(write(file, rows=12))
+def csv_of(
+    cell: Callable[[int], Any] = lambda row: row % 7 + 0.25,
+    date: Callable[[int], Any] = lambda row: DATES[row],
+    header: str = "when,load,note",
+    rows: int = 100,
+) -> str:
+    """Return a series with these cells and dates, and a column of words."""
+    lines = [f"{date(row)},{cell(row)},dry" for row in range(rows)]
+    return "\n".join([header, *lines, ""])
+
+
+def once(odd: Any, row: int = 5) -> Callable[[int], Any]:
+    """Return cells that repeat, but for one, by default in row 7 of the file."""
+    return lambda number: odd if number == row else number % 7 + 0.25
+
+
+PLAIN = "1 columns: load; left out: note\n"
+HOURLY = f"{PLAIN}training: 2024-01-01 00:00:00 to 2024-01-04 07:00:00; validation: 2024-01-04 08:"
+
+
+@pytest.mark.parametrize(
+    ("content", "keys", "expected"),
+    [
+        (csv_of(), {}, HOURLY),
+        (csv_of(), {}, "step 01:00:00; windows: 8 rows forecast the next 4"),
+        (csv_of().replace("\n", ",\n"), {}, HOURLY),
+        (csv_of().replace("dry\n", "dry,\n"), {}, HOURLY),
+        (csv_of().replace(",", ";"), {}, HOURLY),
+        (csv_of(date=lambda row: f"{DATES[row].isoformat()}Z"), {}, HOURLY),
+        (csv_of(date=lambda row: f"{DATES[row]:%d.%m.%Y %H:%M}"), {}, HOURLY),
+        (csv_of(date=lambda row: f"{DATES[row]:%m/%d/%Y %H:%M}"), {}, HOURLY),
+        (csv_of(date=lambda row: f"{DATES[row * 2]:%Y-%m-%d %H:%M}"), {}, "step 02:00:00; windows"),
+        (csv_of(date=lambda row: DATES[row + row // 50]), {}, "step 01:00:00 to 02:00:00; windows"),
+        (csv_of(date=lambda row: f"2024-{row // 28 + 1}-{row % 28 + 1}"), {}, "step 1 days to "),
+        (
+            csv_of(date=lambda row: row),
+            {},
+            "1 columns: load; left out: when, note\ntraining: rows 2",
+        ),
+        (
+            csv_of(date=lambda row: row),
+            {"columns": ("when",)},
+            "1 columns: when; left out: load, n",
+        ),
+        (
+            csv_of(date=lambda row: 1_700_000_000 + 60 * row),
+            {},
+            "1 columns: load; left out: when, n",
+        ),
+        (csv_of(header=",load,note"), {}, f"{PLAIN}training: rows 2 to 81; validation: rows 82 to"),
+        (csv_of(once("")), {}, "left out: note; 1 missing values repeat the last one"),
+        (csv_of(once("?")), {}, "left out: note; 1 missing values repeat the last one"),
+        (csv_of(once("", 0)), {}, "training: 2024-01-01 01:00:00 to"),
+        (csv_of().encode("utf-16"), {"encoding": "utf-16"}, HOURLY),
+    ],
+)
+def test_own_series_is_understood(
+    package: Callable[[str], Any],
+    tmp_path: Path,
+    content: str | bytes,
+    keys: dict[str, Any],
+    expected: str,
+) -> None:
+    data = package("lstm").data
+    file = tmp_path / "table.csv"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    cfg = data.DataConfig(**{"kind": "series", "path": file, "window": 8, "horizon": 4, **keys})
+    train, val, spec = data.load(cfg)
+    assert expected in "\n".join(data.describe(train, val, spec))
+    assert train.tensors[0].isfinite().all()
+    again = data.load(cfg, data.Spec(**asdict(spec)))
+    assert again[2] == spec
+    assert torch.equal(again[1].tensors[0], val.tensors[0])
+
+
+@pytest.mark.parametrize(
+    ("content", "keys", "expected"),
+    [
+        (
+            csv_of(once("unknown")),
+            {},
+            "column load: 'unknown' in row 7 is not a number: correct it",
+        ),
+        (csv_of(once("n.a.")), {}, "column load: 'n.a.' in row 7 is not a number: correct it"),
+        (
+            csv_of(lambda row: f'"{row % 7},5"'),
+            {},
+            "column load: '0,5' in row 2 is not a number: cor",
+        ),
+        (
+            csv_of(lambda row: f"${row % 7}.5"),
+            {},
+            "column load: '$0.5' in row 2 is not a number: cor",
+        ),
+        (
+            csv_of(lambda row: f"{row % 7} kW"),
+            {},
+            "column load: '0 kW' in row 2 is not a number: cor",
+        ),
+        (csv_of(once("1e39")), {}, "column load: 1e+39 in row 7 is too large: correct it"),
+        (csv_of(once("inf")), {}, "column load: inf in row 7 is too large: correct it"),
+        (
+            csv_of(lambda row: 5),
+            {},
+            "load: the value is 5.0 in each training row, so there is nothin",
+        ),
+        (
+            csv_of(lambda row: ""),
+            {},
+            "has no column of numbers other than one that counts the rows",
+        ),
+        (csv_of(lambda row: ""), {"columns": ("load",)}, "column load has no value: choose other"),
+        (csv_of(), {"columns": ("wind",)}, "has no column 'wind'; it has when, load, note"),
+        (
+            csv_of(),
+            {"columns": ("note",)},
+            "column note: 'dry' in row 2 is not a number: correct it",
+        ),
+        (csv_of(date=lambda row: DATES[99 - row]), {}, "in row 3 is before that of the row above"),
+        (
+            csv_of(date=lambda row: DATES[7 if row == 5 else row]),
+            {},
+            "in row 8 is before that of the",
+        ),
+        (
+            csv_of(date=lambda row: DATES[4 if row == 5 else row]),
+            {},
+            "in row 7 is equal to that of t",
+        ),
+        (
+            csv_of(date=lambda row: "" if row == 5 else DATES[row]),
+            {},
+            "there is no date in row 7: add",
+        ),
+        (
+            csv_of(date=lambda row: "soon" if row == 5 else DATES[row]),
+            {},
+            "there is no date in row 7",
+        ),
+        (csv_of(header="when,load,load"), {}, "has several columns 'load': rename or remove them"),
+        (
+            csv_of(rows=12),
+            {},
+            "the training split has 10 rows, but a window has 12 (data.window + d",
+        ),
+        (csv_of(rows=20), {"val_fraction": 0.05}, "the validation split has 9 rows, but a window"),
+        (csv_of(rows=0), {}, "has no column of numbers other than one that counts the rows"),
+        ("", {}, "table.csv (it is empty)"),
+        ("a,b\n1,2\n3,4,5,6\n", {}, "table.csv (Expected 2 fields in line 3, saw 4): fix it"),
+        ("a,b\n1,5,2,5\n1,5,2,5\n", {}, "has rows with more cells than the header: quote cells"),
+        ("a;b,c\n1;2,x\n", {}, "have no clear separator: set data.separator"),
+        ("größe\n1\n".encode("latin-1"), {}, "table.csv is not utf-8 at byte 2: set data.encoding"),
+        (
+            csv_of(),
+            {"path": Path("")},
+            "data.path is empty, or the current folder: give a file (.csv",
+        ),
+        (
+            csv_of(),
+            {"path": Path("~/none.csv")},
+            f"data.path={Path.home()}/none.csv does not exist",
+        ),
+        (
+            csv_of(),
+            {"path": Path(__file__).parent},
+            "is no table: give a file (.csv, .tsv, .txt, .p",
+        ),
+        (csv_of(), {"val_fraction": 0.5, "test_fraction": 0.5}, "it leaves nothing for training"),
+    ],
+)
+def test_unusable_series_is_one_line(
+    package: Callable[[str], Any],
+    tmp_path: Path,
+    content: str | bytes,
+    keys: dict[str, Any],
+    expected: str,
+) -> None:
+    data, error = package("lstm").data, package("lstm").errors.UserError
+    file = tmp_path / "table.csv"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(error) as caught:
+        data.load(
+            data.DataConfig(**{"kind": "series", "path": file, "window": 8, "horizon": 4, **keys})
+        )
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("frame", "expected"),
+    [
+        (pd.DataFrame({"load": np.arange(200.0) % 7}, index=DATES), "2024-01-01 00:00:00 to"),
+        (pd.DataFrame({"load": np.arange(200.0) % 7}, index=DATES[::-1]), "is before that of the"),
+        (pd.DataFrame({"t": DATES, "load": map(Decimal, range(200))}), "step 01:00:00; windows: 8"),
+        (pd.DataFrame({"on": [True, False] * 100, "load": range(200)}), "load; left out: on"),
+        (None, "cannot read the table"),
+    ],
+)
+def test_parquet_has_dates_as_an_index_or_a_column(
+    package: Callable[[str], Any], tmp_path: Path, frame: pd.DataFrame | None, expected: str
+) -> None:
+    data, error = package("lstm").data, package("lstm").errors.UserError
+    file = tmp_path / "table.parquet"
+    file.write_bytes(b"PAR1 nonsense")
+    if frame is not None:
+        frame.to_parquet(file)
+    cfg = data.DataConfig(kind="series", path=file, window=8, horizon=4)
+    try:
+        said = "\n".join(data.describe(*data.load(cfg)))
+    except error as raised:
+        said = str(raised)
+    assert expected in said
+
+
+def test_a_run_that_is_resumed_keeps_its_columns_and_statistics(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
+    data, error = package("lstm").data, package("lstm").errors.UserError
+    file = write(tmp_path / "a.csv")
+    cfg = data.DataConfig(kind="series", path=file, window=8, horizon=4, test_fraction=0.2)
+    cfg = replace(cfg, columns=("load", "price"))
+    spec = data.load(cfg)[2]
+    write(file, rows=300, wind=np.sin(range(300)))
+    train, _, same = data.load(cfg, spec)
+    assert same is spec
+    assert train.tensors[0].shape[2] == 2
+    assert data.load_test(cfg, spec).tensors[0].shape[2] == 2
+    assert train.tensors[0].mean() > 0.1
+    file.write_text("load,note\n" + "1,x\n2,y\n" * 100)
+    with pytest.raises(error, match="has no column 'price'; it has load, note"):
+        data.load(cfg, spec)

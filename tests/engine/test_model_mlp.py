@@ -10,8 +10,11 @@ from sklearn.metrics import log_loss, mean_absolute_error, mean_squared_error, r
 
 def spec_of(p: Any, classes: tuple[str, ...]) -> Any:
     return p.data.Spec(
-        numeric={"a": (0.0, 1.0), "b": (0.0, 1.0), "c": (0.0, 1.0), "b is missing": (0.0, 1.0)},
-        categories={"d": ("x", "y", ""), "e": ("0", "1")},
+        numeric=("a", "b", "c", "b is missing"),
+        mean=(0.0,) * 4,
+        std=(1.0,) * 4,
+        categorical=("d", "e"),
+        categories=(("x", "y", ""), ("0", "1")),
         classes=classes,
         target_mean=0.0 if classes else 50.0,
         target_std=1.0 if classes else 4.0,

@@ -10,7 +10,6 @@ The validation set or samples; your own files; or text from a language model:
 import argparse
 import csv
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -246,34 +245,15 @@ def read_table(
     cfg: Any,
 ) -> Samples:
     """Read the rows of tables."""
-    pandas = import_module("pandas")
-    convert = data.__dict__["convert"]  # which only this kind of data.py has
-    cfg = replace(cfg, categorical=tuple(spec.categories))
-    # as in data.py: separators may end the rows
-    frames = read_frames(files, cfg, na_values="?", index_col=False)
-    frame = pandas.concat(frames, ignore_index=True)
-    codes = torch.zeros(
-        len(frame),
-        len(spec.categories),
-        dtype=torch.int64,
-    )
-    for place, (name, known) in enumerate(spec.categories.items()):
-        column = convert(frame[name], cfg)
-        found = pandas.Index(known).get_indexer(column)
-        codes[:, place] = torch.tensor(found + 1)
-    numbers = torch.zeros(
-        len(frame),
-        len(spec.numeric),
-    )
-    for place, name in enumerate(spec.numeric):
-        source = name.removesuffix(" is missing")
-        is_flag = source != name and source in spec.numeric
-        column = convert(frame[source if is_flag else name], cfg)
-        column = column.isna() if is_flag else column
-        numbers[:, place] = torch.tensor(column.to_numpy("float32"))
-    targets = torch.zeros(len(frame))
-    names = [str(number) for number in range(len(frame))]
-    return names, list(zip(numbers, codes, targets, strict=True))
+    read = data.__dict__["read_table"]  # which only this kind of data.py has
+    encode = data.__dict__["encode"]
+    samples: list[Any] = []
+    for file in files:
+        numbers, codes = encode(read(file, cfg, "the table"), spec)
+        targets = torch.zeros(len(numbers))
+        samples += zip(numbers, codes, targets, strict=True)
+    names = [str(number) for number in range(len(samples))]
+    return names, samples
 
 
 def read_texts(
@@ -298,12 +278,13 @@ def read_series(
     cfg: Any,
 ) -> Samples:
     """Read the last rows of each series, which the forecast continues."""
-    mean = torch.tensor(spec.mean)
-    std = torch.tensor(spec.std)
+    read = data.__dict__["read_series"]  # which only this kind of data.py has
+    mean = torch.tensor(spec.mean, dtype=torch.float64)
+    std = torch.tensor(spec.std, dtype=torch.float64)
     samples = []
-    for frame in read_frames(files, cfg, na_values="?"):
-        columns = frame[list(spec.columns)].astype(float)
-        end = columns.ffill().dropna().tail(spec.context)
+    for file in files:
+        frame, _ = read(file, cfg, "the series", spec.columns)
+        end = frame.ffill().tail(spec.context)
         if len(end) < spec.context:
             raise UserError(
                 f"the model forecasts from {spec.context} rows of a series: give files with more"
@@ -382,8 +363,8 @@ def forecast_rows(
     spec: Any,
 ) -> list[Row]:
     """Return a row for each step of a forecast, in the units of the columns."""
-    mean = torch.tensor(spec.mean)
-    std = torch.tensor(spec.std)
+    mean = torch.tensor(spec.mean, dtype=torch.float64)
+    std = torch.tensor(spec.std, dtype=torch.float64)
     names = list(spec.columns)
     values = prediction.output * std + mean
     if prediction.target is not None:

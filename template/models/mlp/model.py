@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .config_base import Section, sized, within
 from .data import Spec
+from .errors import UserError
 
 SIZES: dict[str, dict[str, int]] = {
     "small": {},  # the defaults of ModelConfig
@@ -86,7 +87,7 @@ class MLP(nn.Module):
         # one table for all columns, with an offset each: one kernel instead of one per column
         offsets = []
         rows = 0
-        for names in spec.categories.values():
+        for names in spec.categories:
             offsets.append(rows)
             rows += 1 + len(names)
         first_rows = torch.tensor(offsets, dtype=torch.int64)
@@ -153,6 +154,8 @@ class MLP(nn.Module):
         targets: Tensor,
     ) -> tuple[Tensor, Metrics]:
         """Return the mean loss, and each metric's sum over the batch with its count."""
+        if self.training and len(targets) == 1:
+            raise UserError("train.batch_size is 1: BatchNorm needs 2 rows or more")
         logits = self.logits(numbers, codes)
         if self.classifies:
             return self.classification(logits, targets)

@@ -9,14 +9,11 @@ from ..data import Spec
 from ..model import MLP, ModelConfig, build
 
 LABELS = Spec(
-    numeric={
-        "a": (0.0, 1.0),
-        "b": (0.0, 1.0),
-    },
-    categories={
-        "c": ("x", "y", ""),
-        "d": ("0", "1"),
-    },
+    numeric=("a", "b"),
+    mean=(0.0, 0.0),
+    std=(1.0, 1.0),
+    categorical=("c", "d"),
+    categories=(("x", "y", ""), ("0", "1")),
     classes=("no", "yes", "perhaps"),
     target_mean=0.0,
     target_std=1.0,
