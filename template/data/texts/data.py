@@ -161,11 +161,12 @@ def describe(
     counts = []
     for name, in_train, in_val in zip(names, train, val, strict=True):
         counts.append(f"{name} {in_train:,} + {in_val:,}")
-    full = int((train_set.tensors[1] == spec.length).sum())
+    lengths = train_set.tensors[1]
+    full = int((lengths == spec.length).sum())
     return [
         f"{len(names)} classes: {_listed(counts)} (texts for training + validation)",
         *_similar(names),
-        f"{spec.vocabulary:,} tokens in the vocabulary; {full:,} of {len(train_set):,} training "
+        f"{spec.vocabulary:,} tokens in the vocabulary; {full:,} of {len(lengths):,} training "
         f"texts have {spec.length} tokens (data.length), or are cut to them",
     ]
 
