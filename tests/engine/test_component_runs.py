@@ -152,6 +152,8 @@ def test_sharded_run_equals_ddp_and_its_weights_are_whole(
     assert weights[0].keys() == weights[1].keys()
     for name, weight in weights[0].items():
         torch.testing.assert_close(weight, weights[1][name], rtol=1e-3, atol=2e-4)
+    best = p.checkpoint.best(tmp_path / "fsdp/a")
+    assert p.checkpoint.spec_of(best) == {"inputs": 4}
     done = p.finish(tmp_path / "ddp", *options, "--fsdp.enabled=true", ranks=2, expect=1)
     assert "was saved without fsdp" in done.stderr
 

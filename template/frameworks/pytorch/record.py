@@ -27,7 +27,7 @@ def trained_with(cfg: Any, global_batch_size: int) -> dict[str, Any]:
             values = {"enabled": False}
         for name, value in values.items():
             key = f"{section.name}.{name}"
-            if options.is_fixed or key.startswith(FIXED):
+            if key.startswith(FIXED) or options.is_fixed:
                 fixed[key] = value
     return _as_json(fixed | {"train.global_batch_size": global_batch_size})
 
