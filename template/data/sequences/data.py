@@ -504,16 +504,20 @@ def _check_dates(dates: "pd.Series[pd.Timestamp]") -> None:
         row = dates.isna().idxmax()
         raise UserError(f"column {dates.name}: there is no date in row {row}: add it")
     steps = dates.diff()
-    for name, is_wrong in (
-        ("before", steps < pd.Timedelta(0)),
-        ("equal to", steps == pd.Timedelta(0)),
-    ):
-        if is_wrong.any():
-            row = is_wrong.idxmax()
-            raise UserError(
-                f"column {dates.name}: {dates[row]} in row {row} is {name} that of the row above: "
-                "sort the rows, the oldest first, with one row per date, or remove the column"
-            )
+    is_earlier = steps < pd.Timedelta(0)
+    if is_earlier.any():
+        row = is_earlier.idxmax()
+        raise UserError(
+            f"column {dates.name}: {dates[row]} in row {row} is before the date of the row above: "
+            "sort the rows, the oldest first"
+        )
+    is_equal = steps == pd.Timedelta(0)
+    if is_equal.any():
+        row = is_equal.idxmax()
+        raise UserError(
+            f"column {dates.name}: {dates[row]} in row {row} repeats the date of the row above: "
+            "keep one row per date, or remove the column"
+        )
 
 
 # Files
