@@ -474,7 +474,7 @@ def test_new_rows_are_encoded_as_those_of_the_training(
 ) -> None:
     """Without a target, with further columns, in another order; a gap is the mean."""
     data = package("mlp").data
-    train, _, spec = load(package("mlp"), tmp_path, {"a": range(ROWS), "c": ["u", "v"] * 30})
+    spec = load(package("mlp"), tmp_path, {"a": range(ROWS), "c": ["u", "v"] * 30})[2]
     file = tmp_path / "new.csv"
     file.write_text("c,more,a\nv,1,7\n u ,2,\nnew,3,1e3\n")
     rows = data.read_table(file, data.DataConfig(), "the table")
