@@ -210,16 +210,20 @@ def test_own_series_is_understood(
             {"columns": ("note",)},
             "column note: 'dry' in row 2 is not a number: correct it",
         ),
-        (csv_of(date=lambda row: DATES[99 - row]), {}, "in row 3 is before that of the row above"),
+        (
+            csv_of(date=lambda row: DATES[99 - row]),
+            {},
+            "in row 3 is before the date of the row above",
+        ),
         (
             csv_of(date=lambda row: DATES[7 if row == 5 else row]),
             {},
-            "in row 8 is before that of the",
+            "in row 8 is before the date of",
         ),
         (
             csv_of(date=lambda row: DATES[4 if row == 5 else row]),
             {},
-            "in row 7 is equal to that of t",
+            "in row 7 repeats the date of the",
         ),
         (
             csv_of(date=lambda row: "" if row == 5 else DATES[row]),
@@ -284,7 +288,7 @@ def test_unusable_series_is_one_line(
     ("frame", "expected"),
     [
         (pd.DataFrame({"load": np.arange(200.0) % 7}, index=DATES), "2024-01-01 00:00:00 to"),
-        (pd.DataFrame({"load": np.arange(200.0) % 7}, index=DATES[::-1]), "is before that of the"),
+        (pd.DataFrame({"load": np.arange(200.0) % 7}, index=DATES[::-1]), "is before the date of"),
         (pd.DataFrame({"t": DATES, "load": map(Decimal, range(200))}), "step 01:00:00; windows: 8"),
         (pd.DataFrame({"on": [True, False] * 100, "load": range(200)}), "load; left out: on"),
         (None, "cannot read the table"),

@@ -467,3 +467,17 @@ def test_table_trains_with_numbers_or_categories_alone_but_not_on_one_row_a_batc
     p.train_here(tmp_path, *options, "--train.batch_size=8", "--train.eval_every=2")
     with pytest.raises(p.errors.UserError, match="batch_size is 1: BatchNorm needs 2 rows"):
         p.train_here(tmp_path / "b", *options, "--train.batch_size=1")
+
+
+def test_new_rows_are_encoded_as_those_of_the_training(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
+    """Without a target, with further columns, in another order; a gap is the mean."""
+    data = package("mlp").data
+    spec = load(package("mlp"), tmp_path, {"a": range(ROWS), "c": ["u", "v"] * 30})[2]
+    file = tmp_path / "new.csv"
+    file.write_text("c,more,a\nv,1,7\n u ,2,\nnew,3,1e3\n")
+    rows = data.read_table(file, data.DataConfig(), "the table")
+    numbers, codes = data.encode(rows, spec)
+    assert original(spec, numbers)[:, 0] == pytest.approx([7, spec.mean[0], 1000], rel=1e-5)
+    assert codes[:, 0].tolist() == [2, 1, 0]

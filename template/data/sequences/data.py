@@ -504,16 +504,20 @@ def _check_dates(dates: "pd.Series[pd.Timestamp]") -> None:
         row = dates.isna().idxmax()
         raise UserError(f"column {dates.name}: there is no date in row {row}: add it")
     steps = dates.diff()
-    for name, is_wrong in (
-        ("before", steps < pd.Timedelta(0)),
-        ("equal to", steps == pd.Timedelta(0)),
-    ):
-        if is_wrong.any():
-            row = is_wrong.idxmax()
-            raise UserError(
-                f"column {dates.name}: {dates[row]} in row {row} is {name} that of the row above: "
-                "sort the rows, the oldest first, with one row per date, or remove the column"
-            )
+    is_earlier = steps < pd.Timedelta(0)
+    if is_earlier.any():
+        row = is_earlier.idxmax()
+        raise UserError(
+            f"column {dates.name}: {dates[row]} in row {row} is before the date of the row above: "
+            "sort the rows, the oldest first"
+        )
+    is_equal = steps == pd.Timedelta(0)
+    if is_equal.any():
+        row = is_equal.idxmax()
+        raise UserError(
+            f"column {dates.name}: {dates[row]} in row {row} repeats the date of the row above: "
+            "keep one row per date, or remove the column"
+        )
 
 
 # Files
@@ -568,7 +572,8 @@ def _read_parquet(file: Path) -> pd.DataFrame:
 def _read_csv(file: Path, cfg: DataConfig) -> pd.DataFrame:
     """Return the columns that have a name."""
     content = file.read_bytes()
-    header, separator = _find_header(file, _decode(content, file, cfg), cfg)
+    text = _decode(content, file, cfg)
+    header, separator = _find_header(file, text, cfg)
     _check_names([name for name in header if name], file)
     # pandas needs a name for each column
     names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
@@ -624,30 +629,51 @@ def _find_header(
     text: str,
     cfg: DataConfig,
 ) -> tuple[list[str], str]:
-    """Return the names of the columns, and what separates them.
-
-    That is what the header has, and if it has several of them, what gives equally long rows.
-    """
+    """Return the names of the columns, and what separates them."""
     lines = [line for line in text.split("\n", 20)[:20] if line.strip()]
     if not lines:
         raise UserError(f"cannot read the table {file} (it is empty)")
-    headers = {}
-    lengths = {}
-    for name, separator in SEPARATORS.items():
-        rows = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
-        headers[name] = [cell.strip() for cell in rows[0]]
-        lengths[name] = {len(row) for row in rows}
-    if cfg.separator != "auto":
-        return headers[cfg.separator], SEPARATORS[cfg.separator]
-    found = [name for name in SEPARATORS if len(headers[name]) > 1]
+    name = cfg.separator
+    if name == "auto":
+        name = _find_separator(file, lines, cfg)
+    separator = SEPARATORS[name]
+    header = _split_lines(lines, separator)[0]
+    return [cell.strip() for cell in header], separator
+
+
+def _find_separator(
+    file: Path,
+    lines: list[str],
+    cfg: DataConfig,
+) -> str:
+    """Return what the header has; if it has several, what gives rows of the same length."""
+    usual = "comma"
+    names = set(SEPARATORS)
     if cfg.decimal == "comma":
-        found = [name for name in found if name != "comma"]
+        usual = "semicolon"
+        names.remove("comma")
+    found = []
+    even = []
+    for name in names:
+        lengths = [len(row) for row in _split_lines(lines, SEPARATORS[name])]
+        if lengths[0] > 1:
+            found.append(name)
+            even += [name] if len(set(lengths)) == 1 else []
     if len(found) > 1:
-        found = [name for name in found if len(lengths[name]) == 1]
-        if len(found) != 1:
+        found = even
+        if len(even) != 1:
             raise UserError(f"the columns of {file} have no clear separator: set data.separator")
-    name = found[0] if found else "comma"
-    return headers[name], SEPARATORS[name]
+    return found[0] if found else usual
+
+
+def _split_lines(lines: list[str], separator: str) -> list[list[str]]:
+    return list(
+        csv.reader(
+            lines,
+            delimiter=separator,
+            skipinitialspace=True,
+        )
+    )
 
 
 def _check_names(names: list[str], file: Path) -> None:

@@ -237,7 +237,8 @@ def _read_parquet(file: Path) -> pd.DataFrame:
 def _read_csv(file: Path, cfg: DataConfig) -> pd.DataFrame:
     """Return the columns that have a name."""
     content = file.read_bytes()
-    header, separator = _find_header(file, _decode(content, file, cfg), cfg)
+    text = _decode(content, file, cfg)
+    header, separator = _find_header(file, text, cfg)
     _check_names([name for name in header if name], file)
     # pandas needs a name for each column
     names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
@@ -293,30 +294,51 @@ def _find_header(
     text: str,
     cfg: DataConfig,
 ) -> tuple[list[str], str]:
-    """Return the names of the columns, and what separates them.
-
-    That is what the header has, and if it has several of them, what gives equally long rows.
-    """
+    """Return the names of the columns, and what separates them."""
     lines = [line for line in text.split("\n", 20)[:20] if line.strip()]
     if not lines:
         raise UserError(f"cannot read the table {file} (it is empty)")
-    headers = {}
-    lengths = {}
-    for name, separator in SEPARATORS.items():
-        rows = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
-        headers[name] = [cell.strip() for cell in rows[0]]
-        lengths[name] = {len(row) for row in rows}
-    if cfg.separator != "auto":
-        return headers[cfg.separator], SEPARATORS[cfg.separator]
-    found = [name for name in SEPARATORS if len(headers[name]) > 1]
+    name = cfg.separator
+    if name == "auto":
+        name = _find_separator(file, lines, cfg)
+    separator = SEPARATORS[name]
+    header = _split_lines(lines, separator)[0]
+    return [cell.strip() for cell in header], separator
+
+
+def _find_separator(
+    file: Path,
+    lines: list[str],
+    cfg: DataConfig,
+) -> str:
+    """Return what the header has; if it has several, what gives rows of the same length."""
+    usual = "comma"
+    names = set(SEPARATORS)
     if cfg.decimal == "comma":
-        found = [name for name in found if name != "comma"]
+        usual = "semicolon"
+        names.remove("comma")
+    found = []
+    even = []
+    for name in names:
+        lengths = [len(row) for row in _split_lines(lines, SEPARATORS[name])]
+        if lengths[0] > 1:
+            found.append(name)
+            even += [name] if len(set(lengths)) == 1 else []
     if len(found) > 1:
-        found = [name for name in found if len(lengths[name]) == 1]
-        if len(found) != 1:
+        found = even
+        if len(even) != 1:
             raise UserError(f"the columns of {file} have no clear separator: set data.separator")
-    name = found[0] if found else "comma"
-    return headers[name], SEPARATORS[name]
+    return found[0] if found else usual
+
+
+def _split_lines(lines: list[str], separator: str) -> list[list[str]]:
+    return list(
+        csv.reader(
+            lines,
+            delimiter=separator,
+            skipinitialspace=True,
+        )
+    )
 
 
 def _check_names(names: list[str], file: Path) -> None:
@@ -484,6 +506,31 @@ def _find_spec(
     cfg: DataConfig,
 ) -> Spec:
     """Return the `Spec`: statistics of the training rows, and the names of the classes."""
+    spec = _find_columns(table, train, cfg)
+    target = table[cfg.target]
+    _check_target(target)
+    _check_varies(train[cfg.target], "training")
+    if _has_classes(target, cfg):
+        if not is_numeric_dtype(target) and target.nunique() > FEW:
+            _refuse_numbers(target, cfg, "set data.task")
+        return replace(spec, classes=_find_classes(target))
+    mean, std = _moments(_as_numbers(train[cfg.target]))
+    val_mean, _ = _moments(_as_numbers(val[cfg.target]))
+    _check_varies(val[cfg.target], "validation")
+    return replace(
+        spec,
+        target_mean=mean,
+        target_std=std,
+        center=(val_mean - mean) / std,
+    )
+
+
+def _find_columns(
+    table: pd.DataFrame,
+    train: pd.DataFrame,
+    cfg: DataConfig,
+) -> Spec:
+    """Return a `Spec` of all columns but the target."""
     numeric = {}
     categories = {}
     empty = []
@@ -503,7 +550,7 @@ def _find_spec(
         gaps = train[name].isna()
         if gaps.any():
             numeric[name + MISSING] = _moments(gaps)
-    spec = Spec(
+    return Spec(
         numeric=tuple(numeric),
         mean=tuple(mean for mean, _ in numeric.values()),
         std=tuple(std for _, std in numeric.values()),
@@ -511,23 +558,6 @@ def _find_spec(
         categories=tuple(categories.values()),
         classes=(),
         empty=tuple(empty),
-    )
-    target = table[cfg.target]
-    _check_target(target)
-    if _has_classes(target, cfg):
-        if not is_numeric_dtype(target) and target.nunique() > FEW:
-            _refuse_numbers(target, cfg, "set data.task")
-        _check_varies(train[cfg.target], "training")
-        return replace(spec, classes=_find_classes(target))
-    mean, std = _moments(_as_numbers(train[cfg.target]))
-    val_mean, _ = _moments(_as_numbers(val[cfg.target]))
-    _check_varies(train[cfg.target], "training")
-    _check_varies(val[cfg.target], "validation")
-    return replace(
-        spec,
-        target_mean=mean,
-        target_std=std,
-        center=(val_mean - mean) / std,
     )
 
 
@@ -597,7 +627,8 @@ def _check_target(target: "pd.Series[Any]") -> None:
     _refuse_gaps(target)
     if target.nunique() < 2:
         raise UserError(
-            f"the target {target.name} is {target.iloc[0]} in each row: set data.target, or add rows"
+            f"the target {target.name} is {target.iloc[0]} in each row: "
+            "set data.target, or add rows"
         )
 
 
