@@ -1,6 +1,7 @@
 """Losses with Lightning equal those of plain PyTorch; the lowest version of Lightning works."""
 
 import fcntl
+import math
 import os
 import re
 import shutil
@@ -195,7 +196,7 @@ def test_gradient_of_a_step_is_that_of_the_mean_over_all_that_counts(
     wanted = expected(tiny, UNEVEN)
     check(gradients(saved(tmp_path)["optimizer_states"][0]), wanted)
     check_row(rows(tmp_path)[0], wanted)
-    assert {row["loss"] for row in rows(tmp_path, "val")} == {0}, "nothing counts"
+    assert all(math.isnan(row["loss"]) for row in rows(tmp_path, "val")), "nothing counts"
 
 
 def test_clipping_sees_the_gradient_of_the_step(tiny: WithLightning, tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_ranks_have_a_backend_for_tensors_on_the_cpu(
     tiny: MakePackage, monkeypatch: pytest.MonkeyPatch, kind: str, backend: str
 ) -> None:
     p, joined = tiny(), list[str]()
-    device = torch.device(kind, 0 if kind == "cuda" else None)
+    device = torch.device("cuda:0" if kind == "cuda" else kind)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(p.distributed, "find_device", lambda *_: device)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda _: None)

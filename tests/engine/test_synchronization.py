@@ -63,8 +63,7 @@ def train_on_meta(
             batch = prepare(on_meta, True, torch.default_generator)
             loss, metrics = p.loss.compute_loss(model, batch)
             fault(loss)
-            _, count = metrics["loss"]
-            (loss * step_mean.weight(count, True)).backward()
+            (loss * step_mean.weight(metrics, True)).backward()
             step_mean.scale(model.parameters(), 2)
             p.optim.clip(list(model.parameters()), 1.0, 0.5)
             schedule.set(optimizer, step)

@@ -1,5 +1,6 @@
 """Metrics as sums and counts on the device, so that every mean over batches and ranks is exact."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,8 +15,9 @@ from .loss import compute_loss
 class Means:
     """Adds up the metrics of batches; only `read` waits for the device."""
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: Accelerator, of_nothing: float = math.nan) -> None:
         self.accelerator = accelerator
+        self.of_nothing = of_nothing  # the mean if nothing counts: no validation is then the best
         # some devices have no float64
         low = accelerator.device.type in ("mps", "xpu")
         self.dtype = torch.float32 if low else torch.float64
@@ -34,7 +36,7 @@ class Means:
             sums, counts = self.accelerator.reduce(own)
             counted = counts > 0
             mean = (sums[counted] / counts[counted]).mean().item()
-            means[name] = mean if counted.any() else 0.0
+            means[name] = mean if counted.any() else self.of_nothing
         self.totals = {}
         return means
 

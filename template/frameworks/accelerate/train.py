@@ -115,7 +115,7 @@ def train(cfg: Config) -> dict[str, float]:
 
     # A resumed run validates again: it may have ended between a checkpoint and its validation.
     results = validate() if plan.validates(progress.step) else {}
-    means = Means(accelerator)
+    means = Means(accelerator, of_nothing=0.0)
     step_mean = StepMean(partial(mean_over_processes, accelerator))
     should_stop = False
     gc.freeze()  # the garbage collector skips what exists now
@@ -130,8 +130,7 @@ def train(cfg: Config) -> dict[str, float]:
 
             with accelerator.accumulate(model):
                 loss, metrics = compute_loss(model, batch)
-                _, counted = metrics["loss"]
-                accelerator.backward(loss * step_mean.weight(counted, micro == 0))
+                accelerator.backward(loss * step_mean.weight(metrics, micro == 0))
                 if accelerator.sync_gradients:
                     step_mean.scale(model.parameters(), plan.accumulation_steps)
                     grad_norm = clip(accelerator, model, cfg.optim.max_grad_norm)

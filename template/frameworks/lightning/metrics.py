@@ -42,6 +42,5 @@ class Means(Metric):  # type: ignore[misc, unused-ignore]  # mypy may not read t
         for name in self.names:
             total = getattr(self, f"{name}_sum")
             count = getattr(self, f"{name}_count")
-            mean = (total / count).nanmean()
-            means[name] = torch.where(count.any(), mean, 0)
+            means[name] = (total / count).nanmean()
         return means

@@ -20,8 +20,9 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 class Meter:
     """Collects the metrics of batches; only `read` synchronizes with the device."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, of_nothing: float = math.nan) -> None:
         self.world = world
+        self.of_nothing = of_nothing  # the mean if nothing counts: no validation is then the best
         # some devices have no float64
         self.dtype = torch.float32 if world.device.type in ("mps", "xpu") else torch.float64
         self._reset()
@@ -54,7 +55,7 @@ class Meter:
         row = {}
         for name, pair in zip(names, totals.split(sizes), strict=True):
             sums, counts = pair.view(2, -1).tolist()
-            row[name] = _mean(sums, counts)
+            row[name] = _mean(sums, counts, self.of_nothing)
         row |= zip(own, on_host[sum(sizes) :].tolist(), strict=True)
         self._reset()
         return row
@@ -79,7 +80,7 @@ def _copy(value: Tensor | float) -> Tensor | float:
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
-def _mean(sums: list[float], counts: list[float]) -> float:
+def _mean(sums: list[float], counts: list[float], of_nothing: float) -> float:
     means = [
         total / count
         for total, count in zip(
@@ -89,7 +90,7 @@ def _mean(sums: list[float], counts: list[float]) -> float:
         )
         if count
     ]
-    return sum(means) / len(means) if means else 0.0
+    return sum(means) / len(means) if means else of_nothing
 
 
 def check_finite(

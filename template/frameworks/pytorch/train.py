@@ -40,21 +40,20 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     resumed = find_checkpoint(cfg, world)
     train_set, val_set, spec = load_data(data, cfg.data, checkpoint.spec_of(resumed))
     about_data = describe_data(data, train_set, val_set, spec)
-    train_set = components.wrap_dataset(train_set)
-    val_set = components.wrap_dataset(val_set)
+    train_set, val_set = map(components.wrap_dataset, (train_set, val_set))
     plan = loader.BatchPlan.make(cfg.train, len(train_set), world.size)
     prepare = data.Prepare(spec, cfg.data).to(world.device)
-    val_indices, num_val_batches = loader.val_batches(len(val_set), plan.batch_size, world)
-    val_loader = loader.Loader(val_set, val_indices, cfg.loader, world)
+    val_order, num_val_batches = loader.val_batches(len(val_set), plan.batch_size, world)
+    val_loader = loader.Loader(val_set, val_order, cfg.loader, world)
 
     # Model. `model` has the weights and names of a checkpoint; `net`, which is called, may be DDP
     # around it.
     model = components.convert_model(build(cfg.model, spec))
-    net, no_sync = components.parallelize(model, cfg, world)
+    net, no_sync = components.parallelize(model, cfg, world)  # see distributed.data_parallel
     if cfg.speed.compile == "model":
         net.compile(dynamic=False, mode=cfg.speed.compile_mode)  # in place: names stay the same
 
-    # Optimizer and schedule.
+    # Optimizer and schedule: AdamW and 1cycle of optim.py, unless a component has others.
     parameters = optim.trainable(model)
     optimizer = components.build_optimizer(model, cfg)
     schedule = components.build_schedule(plan, cfg)
@@ -82,8 +81,8 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         optim.load_state(optimizer, saved)
         scaler.load_state_dict(saved["scaler"])
         components.load_state_dict(saved["components"])
-    train_indices = loader.train_batches(plan, world, cfg.run.seed, run.step)
-    train_loader = loader.Loader(train_set, train_indices, cfg.loader, world)
+    order = loader.train_batches(plan, world, cfg.run.seed, run.step)  # from this step on
+    train_loader = loader.Loader(train_set, order, cfg.loader, world)
     batches = iter(train_loader)
     step_mean = StepMean(world.mean)
 
@@ -92,15 +91,13 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         with nullcontext() if is_last else no_sync():
             with autocast():
                 loss, metrics = compute_loss(net, batch)
-            _, count = metrics["loss"]
-            weight = step_mean.weight(count, is_first) / plan.accumulation_steps
+            weight = step_mean.weight(metrics, is_first) / plan.accumulation_steps
             scaler.scale(loss * weight).backward()
-        if is_last:
-            step_mean.scale(model.parameters(), plan.accumulation_steps)
         return metrics
 
     def update_weights() -> Tensor:
         """Unscale, clip, update and reset the gradients; return their norm before clipping."""
+        step_mean.scale(parameters, plan.accumulation_steps)
         scaler.unscale_(optimizer)
         grad_norm = optim.clip(parameters, cfg.optim.max_grad_norm, cfg.optim.max_grad_value)
         scaler.step(optimizer)  # fp16: does nothing if a gradient is not finite
@@ -110,12 +107,17 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         return grad_norm
 
     step = components.wrap_step(run, Step(compute_gradients, update_weights))
-    needs_gradients = components.need_gradients_in_validation(model)
 
     def validate() -> dict[str, float]:
         with components.eval_weights(run):
             results = evaluate(
-                net, val_loader, num_val_batches, prepare, autocast, world, needs_gradients
+                net,
+                val_loader,
+                num_val_batches,
+                prepare,
+                autocast,
+                world,
+                components.need_gradients_in_validation(model),
             )
             components.on_validation(run, results)
         checkpoints.save_best(run.step, results, cfg.train.monitor, cfg.train.monitor_mode)
@@ -136,8 +138,8 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
 
         # A resumed run validates again: it may have ended between a checkpoint and its validation.
         results = validate() if plan.validates(run.step) else {}
-        meter = Meter(world)
-        gc.freeze()  # the garbage collector skips what exists now
+        meter = Meter(world, of_nothing=0.0)
+        gc.freeze()  # so that the garbage collector does not look at the model in each step
 
         while not run.is_over:
             for micro in range(plan.accumulation_steps):
@@ -158,9 +160,8 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
             should_stop = stop_requests.should_stop()
 
             if should_log or should_stop:
-                row = meter.read(
-                    {"grad_norm": grad_norm} | scaler.metrics()
-                )  # waits for the device
+                # The one place that waits for the device.
+                row = meter.read({"grad_norm": grad_norm} | scaler.metrics())
                 check_finite(row, run.step, fp16=scaler.is_enabled())
                 if should_log:  # not at a stop, so that a resumed run repeats the uninterrupted one
                     run.skipped_steps = int(row.get("skipped", run.skipped_steps))
@@ -168,7 +169,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 components.on_log(run, row)
                 log.train(row)
 
-            if should_validate or should_stop:  # before the validation, whose errors cost nothing
+            if should_validate or should_stop:  # first: an error in validation then loses no step
                 log.flush()
                 checkpoints.save(state_dict())
 
@@ -176,8 +177,9 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 results = validate()
 
             if should_stop and not run.is_over:
-                resume = f"resume with --run.name {run.folder.name}"
-                raise Stopped(f"stopped at step {run.step:,}: {resume}")
+                raise Stopped(
+                    f"stopped at step {run.step:,}: resume with --run.name {run.folder.name}"
+                )
 
         log.done(results)
     return results
