@@ -221,9 +221,9 @@ def test_last_step_of_an_epoch_is_divided_by_the_micro_batches_that_it_has(
     step = one_step(
         [32] * BATCH,
         1,
-        4,
+        8,
         "--model.net.kind=counted_on_host",
-        "--trainer.limit_train_batches=1",
+        "--trainer.limit_train_batches=2",
     )
     tiny.run(tmp_path, *step, every=1)
     first = torch.randperm(BATCH, generator=torch.Generator().manual_seed(0))[:4].tolist()
