@@ -145,8 +145,10 @@ def _restore_spec(data: Any, saved: dict[str, Any]) -> Any:
         return data.Spec(**saved)
     except TypeError as error:
         reason = str(error).removeprefix("Spec.__init__() ")
-        changed = "the Spec of data.py is not that of the run"
-        raise UserError(f"{changed} ({reason}): put it back, or train a new run") from None
+        raise UserError(
+            f"the Spec of data.py is not that of the run ({reason}): "
+            "put it back, or train a new run"
+        ) from None
 
 
 def _is_plain(value: Any) -> bool:
