@@ -128,6 +128,10 @@ HOSTILE = {
         "2 classes: a 8 + 8, b 8 + 0\nall validation images are of the class a",
     ),
     "no validation": (eight("train/a", "train/b", "test/a"), "2 classes: a 5 + 3, b 7 + 1"),
+    "training and testing": (
+        eight("Training/a", "Training/b", "Testing/a"),
+        "2 classes: a 6 + 2, b 5 + 3",
+    ),
     "two folders for validation": (
         eight("train/a", "train/b", "val/a", "valid/a"),
         "error: data.path=ROOT has two folders for val, such as valid: keep one",

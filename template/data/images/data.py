@@ -26,7 +26,15 @@ FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".ti
 """Suffixes of images, in any case. Other files are left out."""
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 """Pillow's names of pixels with at most 8 bits per channel."""
-SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
 """Names of folders, in any case, and the split that their images are in."""
 SYSTEM = ("__MACOSX", "Thumbs.db", "desktop.ini")
 """Names of files and folders that an operating system makes."""
@@ -342,9 +350,9 @@ def _find(
     deeper = set()
     for file in find_files(root):
         parts = file.relative_to(root).parts
-        split: str | None = "train"
+        split = "train"
         if folders:
-            split = folders.get(parts[0])
+            split = folders.get(parts[0], "")
             parts = parts[1:]
         suffix = file.suffix.lower()
         has_class = len(parts) > 1 or not cfg.labels
