@@ -1,6 +1,7 @@
 """What a component may do: `fastproj add NAME` adds one to components/.
 
-A method does nothing unless overridden.
+Without components, read on elsewhere: each method of `Components` then does what its docstring
+says of the core, or nothing.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 class Step(NamedTuple):
-    """The two halves of a training step."""
+    """The two halves of a training step, which components may wrap."""
 
     compute_gradients: Callable[[Any, bool, bool], Metrics]
     """Of a micro-batch, and whether it is the first and the last one of the step."""

@@ -38,7 +38,7 @@ class Meter:
             self.sums[name].append(_copy(total))
             self.counts[name].append(_copy(count))
         self.batches += 1
-        if self.batches == 1000:
+        if self.batches == 1000:  # so that the lists do not grow for ever
             totals = {name: self._totals(name) for name in self.sums}
             self._reset()
             self.add(totals)

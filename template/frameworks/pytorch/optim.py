@@ -56,7 +56,7 @@ def clip(
     if max_value is not None:
         nn.utils.clip_grad_value_(parameters, max_value)
     total: Any = nn.utils.get_total_norm(gradients)
-    # of sharded gradients
+    # gradients in shards, of FSDP, have a norm in shards
     norm: Tensor = total.full_tensor() if hasattr(total, "full_tensor") else total
     if max_norm is None:
         return norm
@@ -78,7 +78,8 @@ class Phase:
 class OneCycle:
     """1cycle, as torch's OneCycleLR; momentum mirrors the learning rate.
 
-    Smith and Topin 2018 (arXiv:1708.07120).
+    It is a function of the step, so a checkpoint has no state of it. Smith and Topin 2018
+    (arXiv:1708.07120).
     """
 
     def __init__(self, cfg: OptimConfig, plan: BatchPlan) -> None:

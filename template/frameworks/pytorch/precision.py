@@ -44,7 +44,7 @@ def setup(cfg: SpeedConfig, device: torch.device) -> tuple[str, Autocast, LossSc
         torch.backends.cudnn.benchmark = cfg.cudnn_benchmark
         torch.set_float32_matmul_precision("high" if use_tf32 else "highest")
         cudnn: Any = torch.backends.cudnn
-        # of torch before 2.9; reading it fails if it contradicts the next two
+        # the older switch of the next two: torch refuses to read it if they disagree
         cudnn.allow_tf32 = use_tf32
         cudnn.conv.fp32_precision = "tf32" if use_tf32 else "ieee"
         cudnn.rnn.fp32_precision = "tf32" if use_tf32 else "ieee"
