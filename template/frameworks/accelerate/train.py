@@ -126,8 +126,7 @@ def train(cfg: Config) -> dict[str, float]:
 
             with accelerator.accumulate(model):
                 loss, metrics = compute_loss(model, batch)
-                _, counted = metrics["loss"]
-                accelerator.backward(loss * step_mean.weight(counted, micro == 0))
+                accelerator.backward(loss * step_mean.weight(metrics, micro == 0))
                 if accelerator.sync_gradients:
                     step_mean.scale(model.parameters(), plan.accumulation_steps)
                     grad_norm = clip(accelerator, model, cfg.optim.max_grad_norm)

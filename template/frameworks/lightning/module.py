@@ -79,8 +79,7 @@ class Model(LightningModule):
         prepared = self.prepare(batch, True, generator)
         loss, metrics = compute_loss(self.net, prepared)
         self.train_means.update(metrics)
-        _, count = metrics["loss"]
-        return loss * self.step_mean.weight(count, micro == 0)
+        return loss * self.step_mean.weight(metrics, micro == 0)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Make the gradients those of the mean over all that counts, before Lightning clips them.

@@ -83,7 +83,6 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         components.load_state_dict(saved["components"])
     train_indices = loader.train_batches(plan, world, cfg.run.seed, run.step)
     train_loader = loader.Loader(train_set, train_indices, cfg.loader, world)
-    batches = iter(train_loader)
     step_mean = StepMean(world.mean)
 
     def compute_gradients(batch: Any, is_first: bool, is_last: bool) -> Metrics:
@@ -91,16 +90,14 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         with nullcontext() if is_last else no_sync():
             with autocast():
                 loss, metrics = compute_loss(net, batch)
-            _, count = metrics["loss"]
-            weight = step_mean.weight(count, is_first) / plan.accumulation_steps
+            weight = step_mean.weight(metrics, is_first) / plan.accumulation_steps
             scaler.scale(loss * weight).backward()
-        if is_last:
-            step_mean.scale(model.parameters(), plan.accumulation_steps)
         return metrics
 
     def update_weights() -> Tensor:
         """Unscale, clip, update and reset the gradients; return their norm before clipping."""
         scaler.unscale_(optimizer)
+        step_mean.scale(parameters, plan.accumulation_steps)
         grad_norm = optim.clip(parameters, cfg.optim.max_grad_norm, cfg.optim.max_grad_value)
         scaler.step(optimizer)  # fp16: does nothing if a gradient is not finite
         scaler.update()
@@ -109,12 +106,17 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         return grad_norm
 
     step = components.wrap_step(run, Step(compute_gradients, update_weights))
-    needs_gradients = components.need_gradients_in_validation(model)
 
     def validate() -> dict[str, float]:
         with components.eval_weights(run):
             results = evaluate(
-                net, val_loader, num_val_batches, prepare, autocast, world, needs_gradients
+                net,
+                val_loader,
+                num_val_batches,
+                prepare,
+                autocast,
+                world,
+                components.need_gradients_in_validation(model),
             )
             components.on_validation(run, results)
         checkpoints.save_best(run.step, results, cfg.train.monitor, cfg.train.monitor_mode)
@@ -127,7 +129,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         closing(Log(run)) as log,
         closing(val_loader),
         closing(train_loader),
-        closing(batches),
+        closing(iter(train_loader)) as batches,
         stop_requests,
         components.training(run),
     ):
@@ -175,8 +177,9 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 results = validate()
 
             if should_stop and not run.is_over:
-                resume = f"resume with --run.name {run.folder.name}"
-                raise Stopped(f"stopped at step {run.step:,}: {resume}")
+                raise Stopped(
+                    f"stopped at step {run.step:,}: resume with --run.name {run.folder.name}"
+                )
 
         log.done(results)
     return results

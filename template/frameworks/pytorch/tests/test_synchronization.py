@@ -89,8 +89,7 @@ def train_on_meta(folder: Path, fault: Callable[[Tensor], object] = lambda _: No
                 ),
             )
             fault(loss)
-            _, count = metrics["loss"]
-            (loss * step_mean.weight(count, True)).backward()
+            (loss * step_mean.weight(metrics, True)).backward()
             step_mean.scale(model.parameters(), 2)
             clip(list(model.parameters()), 1.0, 0.5)
             schedule.set(optimizer, step)

@@ -40,11 +40,12 @@ class StepMean:
     def __init__(self, mean_over_ranks: Callable[[Count], Count]) -> None:
         self.mean_over_ranks = mean_over_ranks
 
-    def weight(self, count: Count, is_first: bool) -> Count:
+    def weight(self, metrics: Metrics, is_first: bool) -> Count:
         """Return the weight of a micro-batch's loss: its count, in units of the first one's.
 
         The unit is the mean over the ranks, as these average gradients that have the same unit.
         """
+        _, count = metrics["loss"]
         if is_first:
             self.micro_batches = 0
             self.total: Count = 0
