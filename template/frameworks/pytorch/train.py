@@ -99,6 +99,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         """Unscale, clip, update and reset the gradients; return their norm before clipping."""
         step_mean.scale(parameters, plan.accumulation_steps)
         scaler.unscale_(optimizer)
+        step_mean.scale(parameters, plan.accumulation_steps)
         grad_norm = optim.clip(parameters, cfg.optim.max_grad_norm, cfg.optim.max_grad_value)
         scaler.step(optimizer)  # fp16: does nothing if a gradient is not finite
         scaler.update()
@@ -130,7 +131,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         closing(Log(run)) as log,
         closing(val_loader),
         closing(train_loader),
-        closing(batches),
+        closing(iter(train_loader)) as batches,
         stop_requests,
         components.training(run),
     ):
