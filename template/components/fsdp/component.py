@@ -121,7 +121,7 @@ class ShardedCheckpoints(Checkpoints):
         state: dict[str, Any],
     ) -> dict[str, Any]:
         """Return the state with this rank's shards."""
-        from torch.distributed.checkpoint import state_dict_loader
+        from torch.distributed.checkpoint import CheckpointException, state_dict_loader
         from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
         if not (folder / ".metadata").exists():
@@ -130,7 +130,7 @@ class ShardedCheckpoints(Checkpoints):
         loaded = _without_spec(state) | self._shards()
         try:
             state_dict_loader.load(loaded, checkpoint_id=folder)
-        except Exception as error:  # a kind of torch's own, with a line for each rank
+        except CheckpointException as error:  # its lines are those of all ranks
             reason = str(error).strip().splitlines()[-1]
             other = "put the model and the data of the run back, or use another run.name"
             raise UserError(f"{folder} does not fit this model ({reason}): {other}") from None
