@@ -83,7 +83,6 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         components.load_state_dict(saved["components"])
     order = loader.train_batches(plan, world, cfg.run.seed, run.step)  # from this step on
     train_loader = loader.Loader(train_set, order, cfg.loader, world)
-    batches = iter(train_loader)
     step_mean = StepMean(world.mean)
 
     def compute_gradients(batch: Any, is_first: bool, is_last: bool) -> Metrics:
@@ -97,7 +96,6 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
 
     def update_weights() -> Tensor:
         """Unscale, clip, update and reset the gradients; return their norm before clipping."""
-        step_mean.scale(parameters, plan.accumulation_steps)
         scaler.unscale_(optimizer)
         step_mean.scale(parameters, plan.accumulation_steps)
         grad_norm = optim.clip(parameters, cfg.optim.max_grad_norm, cfg.optim.max_grad_value)
