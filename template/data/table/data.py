@@ -35,11 +35,11 @@ class DataConfig(Section):
     val_path: Path | None = None
     """File with the rows for validation, in the columns of `path`; null: a fraction of the rows of
     `path`."""
-    val_fraction: float = within("(0, 1)", 0.2)
+    val_fraction: float = within("(0, 1)", 0.2, overridden_by="data.val_path")
     """Fraction of the rows for validation, stratified by class in classification."""
     test_path: Path | None = None
     """File with the rows of the test split; null: a fraction of the rows of `path`."""
-    test_fraction: float = within("[0, 1)", 0.0)
+    test_fraction: float = within("[0, 1)", 0.0, overridden_by="data.test_path")
     """Fraction of the rows for the test split, stratified as those for validation."""
     decimal: Literal["point", "comma"] = "point"
     """How numbers in CSV are written, 1.5 or 1,5; with comma, a semicolon separates the columns."""
