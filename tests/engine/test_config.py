@@ -202,9 +202,13 @@ def test_every_key_that_overrides_another_one_exists_and_is_off_when_null_or_fal
                 found[f"{section}.{field.name}"] = field.metadata["overridden_by"]
     for key in found.values():
         section, name = key.split(".")
-        default = next(it.default for it in dataclasses.fields(sections[section]) if it.name == name)
+        default = next(
+            it.default for it in dataclasses.fields(sections[section]) if it.name == name
+        )
         assert default is None or default is True, key
-    tested = {f"{section}.{weak}": f"{section}.{strong}" for section, strong, _, weak, _ in OVERRIDING}
+    tested = {
+        f"{section}.{weak}": f"{section}.{strong}" for section, strong, _, weak, _ in OVERRIDING
+    }
     assert found == tested | {"optimizers.momentum": "optim.cycle_momentum"}
 
 

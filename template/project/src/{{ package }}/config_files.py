@@ -4,12 +4,19 @@ import json
 from collections.abc import Iterator
 from dataclasses import Field, fields
 from types import NoneType
-from typing import Any, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_origin, get_type_hints
 
 import yaml
 
 from .config_base import alternatives, describe
 from .errors import UserError
+
+
+class Key(NamedTuple):
+    """A key of the config."""
+
+    type: Any
+    field: Field[Any]
 
 
 def resolve(words: list[str], config: type) -> list[str]:
@@ -18,35 +25,28 @@ def resolve(words: list[str], config: type) -> list[str]:
     An option that is given later wins over one that overrides it: a file comes after the defaults
     and the files before it, and the command line after all files.
     """
-    known: dict[str, Field[Any]] = {}
-    types: dict[str, Any] = {}
+    keys: dict[str, Key] = {}
     for section in fields(config):
+        types = get_type_hints(section.type)
         for item in fields(section.type):  # type: ignore[arg-type]
-            known[f"{section.name}.{item.name}"] = item
-            types[f"{section.name}.{item.name}"] = get_type_hints(section.type)[item.name]
+            keys[f"{section.name}.{item.name}"] = Key(types[item.name], item)
 
     resolved = []
-    turns: dict[str, int] = {}  # when each option was given last
+    turns: dict[str, int] = {}  # when each key was given last
     for turn, (word, name, value) in enumerate(options(words), 1):
         if name == "config":
             for key, given in read_file(value).items():
-                if key not in known:
+                if key not in keys:
                     raise UserError(f"unrecognized arguments: --{key} in {value}")
-                resolved.append(f"--{key}={_as_text(key, given, types[key], f' in {value}')}")
+                resolved.append(f"--{key}={_as_text(key, given, keys[key].type, f' in {value}')}")
                 turns[key] = max(turn, turns.get(key, 0))
-        elif name in known:
+        elif name in keys:
             given = None if value == "null" else value
-            resolved.append(f"--{name}={_as_text(name, given, types[name], '')}")
+            resolved.append(f"--{name}={_as_text(name, given, keys[name].type, '')}")
             turns[name] = len(words) + 1
         else:
             resolved.append(word)
-
-    for name, item in known.items():
-        other = item.metadata.get("overridden_by")
-        if other in known and turns.get(name, 0) > turns.get(other, 0):
-            off = "false" if known[other].default is True else "null"
-            resolved.append(f"--{other}={off}")
-    return resolved
+    return resolved + _turned_off(keys, turns)
 
 
 def read_file(file: str) -> dict[str, Any]:
@@ -94,6 +94,17 @@ class _Loader(yaml.SafeLoader):
 
 for _kind in ("bool", "int", "float", "timestamp"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_scalar)
+
+
+def _turned_off(keys: dict[str, Key], turns: dict[str, int]) -> list[str]:
+    """Return options that turn off the keys that would override one that was given later."""
+    found = []
+    for name, key in keys.items():
+        other = key.field.metadata.get("overridden_by")
+        if other in keys and turns.get(name, 0) > turns.get(other, 0):
+            off = "false" if keys[other].field.default is True else "null"
+            found.append(f"--{other}={off}")
+    return found
 
 
 def options(words: list[str]) -> Iterator[tuple[str, str, str]]:
