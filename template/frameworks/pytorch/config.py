@@ -92,6 +92,8 @@ class LoaderConfig(Section):
     """Batches prefetched per worker."""
     pin_memory: bool = True
     """Use page-locked host memory, so that copies to a GPU are asynchronous."""
+    stall_seconds: float = within("(0, inf)", 120.0)
+    """Seconds without a batch after which a line on stderr says so."""
 
 
 @dataclass(frozen=True)

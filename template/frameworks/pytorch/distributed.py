@@ -1,18 +1,27 @@
 """Ranks, their devices, DistributedDataParallel, and the random numbers of a batch."""
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.constants import default_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
 
-from .errors import UserError
+from .errors import Stopped, UserError, kill_workers
+
+FAILED = "failed"
+"""Key of the ranks' store."""
+JOIN = timedelta(seconds=120)
+"""Ranks start at about the same time, as a launcher starts them."""
 
 
 @dataclass(frozen=True)
@@ -88,19 +97,76 @@ def init(wanted_device: str) -> Iterator[World]:
     device = find_device(wanted_device, int(os.environ.get("LOCAL_RANK", "0")))
     if device.index is not None:
         torch.accelerator.set_device_index(device)
-    if size > 1:
-        # first: its default arguments would keep the group's threads
-        import_module("torch.distributed.nn.functional")
-        if device.index is None:
-            # not the default backends, whose barrier uses a GPU if there is one
-            dist.init_process_group("gloo")
-        else:
-            dist.init_process_group(device_id=device)
-        dist.barrier()  # so that an error of one rank does not meet another one that still connects
-    yield World(rank, size, device)
-    if size > 1:
-        # not after an error: it would wait for ranks that wait for this one
-        dist.destroy_process_group()
+    if size == 1:
+        yield World(rank, size, device)
+        return
+    store = _join(rank, size, device)
+    with _fail_together(store):
+        yield World(rank, size, device)
+    # not after an error: it would wait for ranks that wait for this one
+    dist.destroy_process_group()
+
+
+def _join(rank: int, size: int, device: torch.device) -> dist.Store:
+    """Join the process group; return its store, which all ranks share."""
+    # first: its default arguments would keep the group's threads
+    import_module("torch.distributed.nn.functional")
+    place = {"rank": rank, "world_size": size}
+    try:
+        store = next(dist.rendezvous("env://", **place, timeout=JOIN))[0]
+    except RuntimeError:
+        late = f"not all of {size} ranks have started within {JOIN.seconds} s"
+        raise UserError(f"{late}: look for an error of another rank") from None
+    store.set_timeout(default_pg_timeout)
+    # not the default backends for a CPU, whose barrier uses a GPU if there is one
+    own = {"backend": "gloo"} if device.index is None else {"device_id": device}
+    dist.init_process_group(store=store, **place, **own)
+    dist.barrier()  # so that an error of one rank does not meet another one that still connects
+    return store.clone()
+
+
+@contextmanager
+def _fail_together(store: dist.Store) -> Iterator[None]:
+    """Tell the other ranks about an error of this one, which prints it; end if another one has one.
+
+    Else the others would wait for this one, or print what they miss of it.
+    """
+    others = _Others(store)
+    try:
+        yield
+    except Stopped:
+        raise
+    except BaseException as error:
+        if others.have_failed:
+            raise SystemExit(1) from None
+        with suppress(RuntimeError):  # the store is gone, with another rank
+            store.set(FAILED, "")
+            time.sleep(2)  # until they have read it: the store may end with this process
+        if "onnection closed by peer" in str(error) or "onnection reset by peer" in str(error):
+            raise UserError("the connection to another rank is gone: look for its error") from None
+        raise
+    finally:
+        others.are_over.set()
+
+
+class _Others:
+    """Looks once per second whether another rank has failed, in a thread."""
+
+    def __init__(self, store: dist.Store) -> None:
+        self.store = store
+        self.have_failed = False
+        self.are_over = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self.have_failed:
+            if self.are_over.wait(1):
+                return
+            with suppress(RuntimeError):  # the store is gone, with its rank
+                self.have_failed = self.store.check([FAILED])
+        if not self.are_over.wait(5):  # it waits for the other rank
+            kill_workers()
+            os._exit(1)
 
 
 class Parallel(NamedTuple):

@@ -115,7 +115,8 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         log.write("val", results)
         return results
 
-    stop_requests = StopRequests(world, cfg.run.hours)
+    waits = (cfg.loader.stall_seconds, (train_loader, val_loader))
+    stop_requests = StopRequests(world, cfg.run.hours, *waits)
     with (
         lock(run.folder, world),
         closing(Log(run)) as log,

@@ -1,0 +1,52 @@
+"""The worker processes of a loader: stop requests, shared memory, and their end."""
+
+import os
+import signal
+import sys
+from multiprocessing.queues import Queue
+from typing import Any
+
+import torch
+
+from .errors import MORE_SHARED_MEMORY, UserError
+
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
+
+
+def init_worker(_: int) -> None:
+    """Let a worker outlive the signals that ask to stop, until the main process has saved."""
+    signal.set_wakeup_fd(-1)  # the main process's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(30))  # seconds
+    # else the batch is lost, and the main process waits for it for ever
+    setattr(Queue, "_on_queue_feeder_error", staticmethod(_end_worker))  # noqa: B010
+
+
+def _end_worker(error: Exception, _: object) -> None:
+    reason = " ".join(str(error).split())
+    print(f"a worker cannot pass its batch on: {reason}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def check_shared_memory(batch: Any, workers: int, prefetch_factor: int) -> None:
+    """Refuse workers whose prefetched batches do not fit into /dev/shm; Docker's has 64 MB."""
+    needed = workers * prefetch_factor * _bytes(batch)
+    try:
+        found = os.statvfs(SHARED_MEMORY)
+    except OSError:  # not Linux
+        return
+    size = found.f_blocks * found.f_frsize
+    if needed > size:
+        raise UserError(
+            f"{SHARED_MEMORY} has {size / 1e6:,.1f} MB, but {workers} workers x {prefetch_factor} batches "
+            f"need {needed / 1e6:,.1f} MB: {MORE_SHARED_MEMORY}"
+        )
+
+
+def _bytes(batch: Any) -> int:
+    if isinstance(batch, torch.Tensor):
+        return batch.nbytes
+    parts = batch.values() if isinstance(batch, dict) else batch
+    return sum(map(_bytes, parts)) if isinstance(batch, dict | list | tuple) else 0
