@@ -195,7 +195,7 @@ def test_every_key_that_overrides_another_one_exists_and_is_off_when_null_or_fal
     package: MakePackage,
 ) -> None:
     p, found = package("mlp", "optimizers"), {}
-    sections = {it.name: it.type for it in dataclasses.fields(p.components.Config)}
+    sections: dict[str, Any] = {it.name: it.type for it in dataclasses.fields(p.components.Config)}
     for section, kind in sections.items():
         for field in dataclasses.fields(kind):
             if field.metadata.get("overridden_by"):

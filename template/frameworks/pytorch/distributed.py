@@ -132,10 +132,13 @@ def _fail_together(store: dist.Store) -> Iterator[None]:
     Else the others would wait for this one, or print what they miss of it.
     """
     others = _Others(store)
+    stopped: Stopped | None = None
     try:
-        yield
-    except Stopped:
-        raise
+        try:
+            yield
+        except Stopped as error:
+            stopped = error
+        dist.barrier()  # the store ends with rank 0, and the others still look into it
     except BaseException as error:
         if others.have_failed:
             raise SystemExit(1) from None
@@ -147,6 +150,8 @@ def _fail_together(store: dist.Store) -> Iterator[None]:
         raise
     finally:
         others.are_over.set()
+    if stopped:
+        raise stopped
 
 
 class _Others:
@@ -162,8 +167,10 @@ class _Others:
         while not self.have_failed:
             if self.are_over.wait(1):
                 return
-            with suppress(RuntimeError):  # the store is gone, with its rank
+            try:
                 self.have_failed = self.store.check([FAILED])
+            except RuntimeError:  # the store is gone, with its rank
+                return
         if not self.are_over.wait(5):  # it waits for the other rank
             kill_workers()
             os._exit(1)

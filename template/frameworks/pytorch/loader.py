@@ -1,11 +1,13 @@
 """From a dataset to batches on the device: the plan of a run, sample order, workers, prefetch."""
 
 import math
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from .config import LoaderConfig, TrainConfig
 from .contracts import Dataset, collate_fn, is_in_memory, is_on_device, own_loader, whole_batches
 from .distributed import World
 from .errors import UserError
-from .workers import check_shared_memory, init_worker
+from .workers import check_shared_memory, init_worker, killed_after
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class Loader:
         )
         self.prefetch_factor = cfg.prefetch_factor
         self.waiting_since: float | None = None
+        self.processes: set[BaseProcess] = set()
         self.loader: Iterable[Any] | None = None
         batches = own_loader(dataset)
         if batches is not None:
@@ -154,11 +157,14 @@ class Loader:
             )
 
     def close(self) -> None:
-        """End the worker processes."""
-        self.loader = None
+        """End the worker processes; kill those that are busy after 5 seconds."""
+        with killed_after(5, self.processes):
+            self.loader = None
 
     def __iter__(self) -> Generator[Any, None, None]:
+        others = multiprocessing.active_children()
         loaded = self._note_waits(self._load_here() if self.loader is None else iter(self.loader))
+        self.processes |= {*multiprocessing.active_children()}.difference(others)
         try:
             if self.has_streams:
                 yield from self._prefetch(loaded)

@@ -3,13 +3,16 @@
 import os
 import signal
 import sys
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from typing import Any
 
 import torch
 
 from .errors import MORE_SHARED_MEMORY, UserError
-
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
 
@@ -28,6 +31,24 @@ def _end_worker(error: Exception, _: object) -> None:
     reason = " ".join(str(error).split())
     print(f"a worker cannot pass its batch on: {reason}", file=sys.stderr, flush=True)
     os._exit(1)
+
+
+@contextmanager
+def killed_after(seconds: float, processes: Collection[BaseProcess]) -> Iterator[None]:
+    """In the context, which waits for processes to end, kill those that still run after a while."""
+    timer = threading.Timer(seconds, lambda: [process.kill() for process in processes])
+    timer.daemon = True
+    timer.start()
+    old = signal.getsignal(signal.SIGCHLD)
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else torch raises an error for each
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if is_main:
+            signal.signal(signal.SIGCHLD, old)
 
 
 def check_shared_memory(batch: Any, workers: int, prefetch_factor: int) -> None:
