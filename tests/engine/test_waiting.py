@@ -1,6 +1,7 @@
 """Nothing waits for ever: stalled loaders, dead workers, full shared memory, signals, and ranks that fail."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -27,8 +28,10 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 def wait_for(file: Path, run: Started) -> None:
     """Wait until a file exists."""
+    deadline = time.monotonic() + 2 * MINUTE
     while not file.exists():
         assert run.running(), run.finish().stderr
+        assert time.monotonic() < deadline, f"there is no {file}"
         time.sleep(0.02)
 
 
@@ -39,12 +42,12 @@ def stalled(
     workers: int = 0,
     ranks: int = 1,
     after: int = 0,
-    **changes: str,
+    rank: int = 0,
 ) -> Started:
     """Start a training that waits for a sample after so many samples, and wait until it does."""
     program = [str(PROGRAMS / "stall_after.py"), str(after), str(folder), p.name]
     arguments = p.arguments(folder, "--data.kind=samples", f"--loader.num_workers={workers}")
-    run = start_python(p.root, *program, *arguments, *options, ranks=ranks, **changes)
+    run = start_python(p.root, *program, *arguments, *options, ranks=ranks, RANK_THAT_STALLS=f"{rank}")
     wait_for(folder / "stalled", run)
     return run
 
@@ -84,7 +87,7 @@ def test_second_signal_ends_a_rank_that_waits_for_another_one(
 ) -> None:
     """Its main thread waits in a collective, which no signal interrupts."""
     batch = f"--train.batch_size={BATCH // 2}"
-    run = stalled(tiny(), tmp_path, *LONG, batch, ranks=2, RANK_THAT_STALLS="1")
+    run = stalled(tiny(), tmp_path, *LONG, batch, ranks=2, rank=1)
     time.sleep(1)  # rank 0 arrives at the collective
     assert send_until_end(run, signal.SIGINT) == 130
     assert send_until_end(run, signal.SIGINT, rank=1) == 130
@@ -100,7 +103,7 @@ def test_stop_request_while_no_batch_comes_ends_the_run_at_its_last_checkpoint(
     p, same = tiny(), [*SHORT, "--data.kind=samples"]
     p.finish(tmp_path / "whole", *same)
     run = stalled(p, tmp_path, *SHORT, workers=workers, after=BATCH if workers else 2 * BATCH)
-    wait_for(tmp_path / "a/checkpoints/step-000000002", run)
+    wait_for(tmp_path / "a/checkpoints/step-00000002", run)
     for _ in range(2):
         run.send(signal.SIGTERM)
     done = run.finish(MINUTE)
@@ -141,11 +144,12 @@ def test_worker_that_dies_ends_the_run_with_one_line(
     os.kill(int((tmp_path / "stalled").read_text()), number)
     done = run.finish(MINUTE)
     assert done.returncode == 1
-    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    printed = done.stderr.replace("\0", "").splitlines()
+    lines = [line for line in printed if line.startswith("error: ")]
     assert len(lines) == 1, done.stderr
     assert "DataLoader worker (pid" in lines[0]
     assert "--shm-size=8g or --ipc=host, or use num_workers 0" in lines[0]
-    others = [line for line in done.stderr.splitlines() if line not in lines]
+    others = [line for line in printed if line not in lines]
     assert all("bus error" in line for line in others if line), "torch's own line"
 
 
@@ -162,19 +166,13 @@ MOUNTS = (
 
 @pytest.mark.slow
 @pytest.mark.skipif(not MOUNTS, reason="needs root, and a machine that allows mounts")
-@pytest.mark.parametrize(
-    ("size", "batch_size", "line"),
-    [
-        # it has room for the semaphores of the workers alone
-        ("40k", 1_000, "exited unexpectedly; /dev/shm or memory may be full: start a container"),
-        ("160k", 1_000, "MB, but 2 workers x 8 batches need 0.3 MB: start a container with"),
-    ],
-)
+@pytest.mark.parametrize("size", ["80k", "160k"])
 def test_shared_memory_that_is_too_small_is_one_line(
-    tiny: MakePackage, tmp_path: Path, size: str, batch_size: int, line: str
+    tiny: MakePackage, tmp_path: Path, size: str
 ) -> None:
+    """The first batch shows it, or a worker that cannot pass its batch on."""
     p = tiny()
-    options = [f"--train.batch_size={batch_size}", "--data.samples=20000", "--loader.num_workers=2"]
+    options = ["--train.batch_size=1000", "--data.samples=20000", "--loader.num_workers=2"]
     options += ["--loader.prefetch_factor=8", "--train.epochs=1"]
     train = f"mount -t tmpfs -o size={size} tmpfs /dev/shm && exec"
     command = [sys.executable, "-m", f"{p.name}.train", *p.arguments(tmp_path, *options)]
@@ -184,7 +182,8 @@ def test_shared_memory_that_is_too_small_is_one_line(
     assert run.returncode == 1, stderr
     found = [text for text in stderr.splitlines() if text.startswith("error: ")]
     assert len(found) == 1, stderr
-    assert line in found[0]
+    line = r"shm (has 0.\d MB, but 2 workers x 8 batches need 0.3 MB|or memory may be full): "
+    assert re.search(line, found[0])
     assert "--shm-size=8g or --ipc=host, or use num_workers 0" in found[0]
     assert "Traceback" not in stderr
 
@@ -221,7 +220,7 @@ def test_error_of_one_rank_is_one_line_and_ends_the_others(
 ) -> None:
     p = tiny()
     program = [*TORCHRUN, str(PROGRAMS / "fail_on_rank.py"), place, f"{rank}", p.name]
-    options = p.arguments(tmp_path, *LONG, "--train.eval_every=50", "--log.every=10")
+    options = p.arguments(tmp_path, *LONG, "--train.eval_every=50", "--train.batch_size=8")
     with started(p.root, sys.executable, *program, *options, FAIL_AT_STEP=f"{step}") as run:
         _, stderr = finish(run, 2 * MINUTE)
     assert run.returncode == 1

@@ -7,13 +7,14 @@ from typing import Any
 
 place, rank, package, *options = sys.argv[1:]
 sys.argv = ["train", *options]
-train = importlib.import_module(f"{package}.train")
+train: Any = importlib.import_module(f"{package}.train")
+errors = importlib.import_module(f"{package}.errors")
 seed_batch = train.distributed.seed_batch
 
 
 def fail(*_: Any, **__: Any) -> Any:
     """Fail with an error that the user can fix."""
-    raise train.UserErrorOfTest("this is wrong: correct it")
+    raise errors.UserError("this is wrong: correct it")
 
 
 def fail_at(step: int) -> Any:
@@ -25,7 +26,6 @@ def fail_at(step: int) -> Any:
     return seed_or_fail
 
 
-train.UserErrorOfTest = importlib.import_module(f"{package}.errors").UserError
 if os.environ["RANK"] == rank:
     if place == "start":
         sys.exit(0)
