@@ -47,7 +47,9 @@ def stalled(
     """Start a training that waits for a sample after so many samples, and wait until it does."""
     program = [str(PROGRAMS / "stall_after.py"), str(after), str(folder), p.name]
     arguments = p.arguments(folder, "--data.kind=samples", f"--loader.num_workers={workers}")
-    run = start_python(p.root, *program, *arguments, *options, ranks=ranks, RANK_THAT_STALLS=f"{rank}")
+    run = start_python(
+        p.root, *program, *arguments, *options, ranks=ranks, RANK_THAT_STALLS=f"{rank}"
+    )
     wait_for(folder / "stalled", run)
     return run
 

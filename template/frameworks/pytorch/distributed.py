@@ -107,26 +107,28 @@ def init(wanted_device: str) -> Iterator[World]:
     dist.destroy_process_group()
 
 
-def _join(rank: int, size: int, device: torch.device) -> dist.Store:
+def _join(rank: int, size: int, device: torch.device) -> Any:
     """Join the process group; return its store, which all ranks share."""
     # first: its default arguments would keep the group's threads
     import_module("torch.distributed.nn.functional")
-    place = {"rank": rank, "world_size": size}
+    rendezvous = import_module("torch.distributed.rendezvous").rendezvous
     try:
-        store = next(dist.rendezvous("env://", **place, timeout=JOIN))[0]
+        store = next(rendezvous("env://", rank, size, timeout=JOIN))[0]
     except RuntimeError:
         late = f"not all of {size} ranks have started within {JOIN.seconds} s"
         raise UserError(f"{late}: look for an error of another rank") from None
     store.set_timeout(default_pg_timeout)
-    # not the default backends for a CPU, whose barrier uses a GPU if there is one
-    own = {"backend": "gloo"} if device.index is None else {"device_id": device}
-    dist.init_process_group(store=store, **place, **own)
+    if device.index is None:
+        # not the default backends, whose barrier uses a GPU if there is one
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    else:
+        dist.init_process_group(store=store, rank=rank, world_size=size, device_id=device)
     dist.barrier()  # so that an error of one rank does not meet another one that still connects
     return store.clone()
 
 
 @contextmanager
-def _fail_together(store: dist.Store) -> Iterator[None]:
+def _fail_together(store: Any) -> Iterator[None]:
     """Tell the other ranks about an error of this one, which prints it; end if another one has one.
 
     Else the others would wait for this one, or print what they miss of it.
@@ -157,7 +159,7 @@ def _fail_together(store: dist.Store) -> Iterator[None]:
 class _Others:
     """Looks once per second whether another rank has failed, in a thread."""
 
-    def __init__(self, store: dist.Store) -> None:
+    def __init__(self, store: Any) -> None:
         self.store = store
         self.have_failed = False
         self.are_over = threading.Event()

@@ -36,7 +36,7 @@ def _end_worker(error: Exception, _: object) -> None:
 @contextmanager
 def killed_after(seconds: float, processes: Collection[BaseProcess]) -> Iterator[None]:
     """In the context, which waits for processes to end, kill those that still run after a while."""
-    timer = threading.Timer(seconds, lambda: [process.kill() for process in processes])
+    timer = threading.Timer(seconds, _kill, [processes])
     timer.daemon = True
     timer.start()
     old = signal.getsignal(signal.SIGCHLD)
@@ -49,6 +49,11 @@ def killed_after(seconds: float, processes: Collection[BaseProcess]) -> Iterator
         timer.cancel()
         if is_main:
             signal.signal(signal.SIGCHLD, old)
+
+
+def _kill(processes: Collection[BaseProcess]) -> None:
+    for process in processes:
+        process.kill()
 
 
 def check_shared_memory(batch: Any, workers: int, prefetch_factor: int) -> None:

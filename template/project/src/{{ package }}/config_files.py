@@ -93,7 +93,7 @@ class _Loader(yaml.SafeLoader):
 
 
 for _kind in ("bool", "int", "float", "timestamp"):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_scalar)
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", lambda _, node: node.value)
 
 
 def _turned_off(keys: dict[str, Key], turns: dict[str, int]) -> list[str]:
