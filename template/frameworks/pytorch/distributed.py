@@ -143,6 +143,7 @@ def _fail_together(store: Any) -> Iterator[None]:
         dist.barrier()  # the store ends with rank 0, and the others still look into it
     except BaseException as error:
         if others.have_failed:
+            time.sleep(10)  # a launcher names the rank that ends first; then it ends this one
             raise SystemExit(1) from None
         with suppress(RuntimeError):  # the store is gone, with another rank
             store.set(FAILED, "")
@@ -173,7 +174,7 @@ class _Others:
                 self.have_failed = self.store.check([FAILED])
             except RuntimeError:  # the store is gone, with its rank
                 return
-        if not self.are_over.wait(5):  # it waits for the other rank
+        if not self.are_over.wait(10):  # it waits for the other rank
             kill_workers()
             os._exit(1)
 
