@@ -115,8 +115,9 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         log.write("val", results)
         return results
 
-    waits = (cfg.loader.stall_seconds, (train_loader, val_loader))
-    stop_requests = StopRequests(world, cfg.run.hours, *waits)
+    stop_requests = StopRequests(
+        world, cfg.run.hours, cfg.loader.stall_seconds, (train_loader, val_loader)
+    )
     with (
         lock(run.folder, world),
         closing(Log(run)) as log,
