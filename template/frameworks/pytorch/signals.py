@@ -49,7 +49,7 @@ class StopRequests:
 
     def should_stop(self) -> bool:
         """Return whether to stop now: the same on all ranks, which call it after each step."""
-        requested = time.monotonic() > min(self.requested_at, self.deadline)
+        requested = time.monotonic() >= min(self.requested_at, self.deadline)
         if self.world.size == 1:
             return requested
         return bool(self.world.all_reduce(torch.tensor(float(requested))))
