@@ -3,12 +3,13 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
-from engine import MakePackage
-from matrix import MODELS
+from engine import MakePackage, Package
+from matrix import ENGINE_MODEL, MODELS
 
+ROOT = Path(__file__).parents[2]
 WRONG: list[tuple[list[str], str]] = [
     (["--train.batch_size=0"], r"train.batch_size is 0: it must be in \[1, inf\)"),
     (["--optim.lr=-1"], "optim.lr"),
@@ -136,3 +137,210 @@ def test_later_options_override_earlier_ones_and_files(tiny: MakePackage, tmp_pa
     (tmp_path / "more.yaml").write_text("train: {batch_size: 5, steps: 4}\n")
     cfg = p.options("--train.batch_size=3", f"--config={tmp_path}/more.yaml", "--train.steps=2")
     assert (cfg.train.batch_size, cfg.train.steps) == (5, 2)
+
+
+OVERRIDING = [
+    ("train", "steps", 7, "epochs", 3.0),
+    ("train", "global_batch_size", 16, "gradient_accumulation_steps", 2),
+    ("optim", "cycle_momentum", True, "beta1", 0.5),
+    ("data", "val_path", "val.csv", "val_fraction", 0.3),
+    ("data", "test_path", "test.csv", "test_fraction", 0.3),
+]
+"""A key that overrides another one of its section, with a value of each."""
+
+
+@pytest.mark.parametrize(("section", "strong", "value", "weak", "given"), OVERRIDING)
+def test_key_that_is_given_later_wins_over_one_that_overrides_it(
+    package: MakePackage,
+    tmp_path: Path,
+    section: str,
+    strong: str,
+    value: Any,
+    weak: str,
+    given: Any,
+) -> None:
+    """The command line is later than each file, wherever it stands."""
+    p = package("mlp", "optimizers")
+    parse, off = p.config.parse, False if value is True else None
+    written = str(value).lower()
+    (tmp_path / "strong.yaml").write_text(f"{section}: {{{strong}: {written}}}")
+    (tmp_path / "weak.yaml").write_text(f"{section}: {{{weak}: {given}}}")
+    (tmp_path / "both.yaml").write_text(f"{section}: {{{weak}: {given}, {strong}: {written}}}")
+    files = {name: f"--config={tmp_path}/{name}.yaml" for name in ("strong", "weak", "both")}
+    strong_option = f"--{section}.{strong}={written}"
+    weak_option = f"--{section}.{weak}"
+
+    def found(*words: str) -> tuple[Any, Any]:
+        values = getattr(parse(p.components.Config, list(words)), section)
+        chosen = getattr(values, strong)
+        return str(chosen) if isinstance(chosen, Path) else chosen, getattr(values, weak)
+
+    assert found(files["strong"], weak_option, str(given)) == (off, given)
+    assert found(f"{weak_option}={given}", files["strong"]) == (off, given)
+    assert found(f"{weak_option}={given}", strong_option) == (value, given)
+    assert found(files["weak"], strong_option) == (value, given)
+    assert found(files["strong"], files["weak"]) == (off, given)
+    assert found(files["weak"], files["strong"]) == (value, given)
+    assert found(files["both"]) == (value, given)
+    assert found(f"{weak_option}={given}") == (off, given)
+
+
+def test_momentum_that_is_given_is_not_cycled(package: MakePackage) -> None:
+    p = package("mlp", "optimizers")
+    cfg = p.config.parse(p.components.Config, ["--optimizers.momentum=0.8"])
+    assert (cfg.optimizers.momentum, cfg.optim.cycle_momentum) == (0.8, False)
+
+
+def test_every_key_that_overrides_another_one_exists_and_is_off_when_null_or_false(
+    package: MakePackage,
+) -> None:
+    p, found = package("mlp", "optimizers"), {}
+    sections: dict[str, Any] = {it.name: it.type for it in dataclasses.fields(p.components.Config)}
+    for section, kind in sections.items():
+        for field in dataclasses.fields(kind):
+            if field.metadata.get("overridden_by"):
+                found[f"{section}.{field.name}"] = field.metadata["overridden_by"]
+    for key in found.values():
+        section, name = key.split(".")
+        default = next(
+            it.default for it in dataclasses.fields(sections[section]) if it.name == name
+        )
+        assert default is None or default is True, key
+    tested = {
+        f"{section}.{weak}": f"{section}.{strong}" for section, strong, _, weak, _ in OVERRIDING
+    }
+    assert found == tested | {"optimizers.momentum": "optim.cycle_momentum"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "train: {steps: 1}\nlog: {every: 1}\ntrain: {epochs: 1}\n",
+            r"train stands twice in .*c.yaml, in lines 1 and 3: keep one",
+        ),
+        (
+            "train:\n  steps: 1\n  batch_size: 3\n  steps: 2\n",
+            r"steps stands twice in .*c.yaml, in lines 2 and 4: keep one",
+        ),
+        ("train: 1", r"train is 1 in .*c.yaml, but a section has keys"),
+        ("- a", r"c.yaml needs sections with keys"),
+        ("train: {stpes: 1}", r"unrecognized arguments: --train.stpes in .*c.yaml"),
+        ("run: {name: [1]}", r"run.name needs a text or null, not a list in .*c.yaml: quote the"),
+        ("run: {name: {{a}}}", r"c.yaml"),
+        ("run:\n  name: a: b", r"c.yaml.*line 2"),
+        ("log: {every: null}", r"log.every needs a number, not null in .*c.yaml"),
+        ("log:\n  every:\n", r"log.every needs a number, not null in .*c.yaml"),
+    ],
+)
+def test_wrong_file_is_named_with_the_place(
+    package: MakePackage, tmp_path: Path, text: str, message: str
+) -> None:
+    p, file = package("mlp", "optimizers"), tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(p.errors.UserError, match=message) as caught:
+        p.config.parse(p.components.Config, [f"--config={file}"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "train:\n", "train: {}\nlog: null\n", "---\n"])
+def test_empty_files_and_sections_change_nothing(
+    package: MakePackage, tmp_path: Path, text: str
+) -> None:
+    p, file = package("mlp", "optimizers"), tmp_path / "c.yaml"
+    file.write_text(text)
+    assert p.config.parse(p.components.Config, [f"--config={file}"]) == p.components.Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "section", "key", "value"),
+    [
+        ("speed: {compile: off}", "speed", "compile", "off"),
+        ("run: {name: 2024}", "run", "name", "2024"),
+        ("run: {name: 2024-01-02}", "run", "name", "2024-01-02"),
+        ("run: {name: 1e3}", "run", "name", "1e3"),
+        ("run: {name: 'a'}", "run", "name", "a"),
+        ("run: {dir: 7}", "run", "dir", Path("7")),
+        ("data: {target: Yes}", "data", "target", "Yes"),
+        ("data: {ignore: [No, 1, a]}", "data", "ignore", ("No", "1", "a")),
+        ("data: {ignore: a}", "data", "ignore", ("a",)),
+        ("data:\n  ignore:\n  - id\n", "data", "ignore", ("id",)),
+        ("data: {ignore: []}", "data", "ignore", ()),
+        ("speed: {channels_last: on}", "speed", "channels_last", True),
+        ("optim: {lr: 1e-3}", "optim", "lr", 1e-3),
+        ("train: {steps: null}", "train", "steps", None),
+        ("x: &rate {lr: 0.5}\n", "optim", "lr", 1e-3),
+        ("optim: &one {lr: 0.5}\n", "optim", "lr", 0.5),
+    ],
+)
+def test_values_in_a_file_are_read_as_on_the_command_line(
+    package: MakePackage, tmp_path: Path, text: str, section: str, key: str, value: Any
+) -> None:
+    p, file = package("mlp", "optimizers"), tmp_path / "c.yaml"
+    file.write_text(text)
+    if text.startswith("x:"):
+        with pytest.raises(p.errors.UserError, match="unrecognized arguments: --x.lr"):
+            p.config.parse(p.components.Config, [f"--config={file}"])
+        return
+    cfg = p.config.parse(p.components.Config, [f"--config={file}"])
+    assert getattr(getattr(cfg, section), key) == value
+
+
+def test_list_of_one_needs_no_brackets_on_the_command_line(package: MakePackage) -> None:
+    p = package("mlp", "optimizers")
+    for word, value in (("a", ("a",)), ("[No, b]", ("No", "b")), ('["a b"]', ("a b",))):
+        cfg = p.config.parse(p.components.Config, ["--data.ignore", word])
+        assert cfg.data.ignore == value
+
+
+def required(section: Any) -> list[str]:
+    """Return the keys of a section that must have a value."""
+    types = get_type_hints(section)
+    return [name for name, kind in types.items() if type(None) not in get_args(kind)]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_null_for_a_key_that_needs_a_value_is_one_line(
+    package: MakePackage, tmp_path: Path, model: str
+) -> None:
+    """For every key of the core and of every component: a file, the command line, a saved run, Python."""
+    components = sorted(
+        folder.parent.name
+        for folder in (ROOT / "template/components").glob("*/component.py")
+        if f"class {Package.class_of(folder.parent.name)}Config(Section)" in folder.read_text()
+    )
+    needed = ["shards", "tracker"]  # by others
+    components = sorted({*components, *needed}) if model == ENGINE_MODEL else []
+    p = package(model, *components)
+    config, file, seen = p.components.Config, tmp_path / "c.yaml", 0
+    for section in dataclasses.fields(config):
+        for key in required(section.type):
+            name = f"{section.name}.{key}"
+            message = rf"^{name} needs .+, not null"
+            file.write_text(f"{section.name}: {{{key}: null}}")
+            for words in ([f"--{name}=null"], [f"--{name}", "null"], [f"--config={file}"]):
+                with pytest.raises(p.errors.UserError, match=message):
+                    p.config.parse(config, words)
+            with pytest.raises(p.errors.UserError, match=message):
+                section.type(**{key: None})  # type: ignore[operator]
+            seen += 1
+    assert seen > (120 if model == ENGINE_MODEL else 40)
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("log.every", "a number"),
+        ("loader.num_workers", "a number or auto"),
+        ("optim.fused", "true or false"),
+        ("run.dir", "a path"),
+        ("train.monitor", "a text"),
+        ("train.monitor_mode", "min or max"),
+        ("data.ignore", "a list"),
+    ],
+)
+def test_what_a_key_needs_is_said_in_words(package: MakePackage, name: str, needs: str) -> None:
+    p = package("mlp", "optimizers")
+    with pytest.raises(p.errors.UserError) as caught:
+        p.config.parse(p.components.Config, [f"--{name}=null"])
+    assert str(caught.value) == f"{name} needs {needs}, not null"

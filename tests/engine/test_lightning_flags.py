@@ -226,3 +226,16 @@ def test_means_of_two_ranks_are_exact_for_each_class(
         nprocs=2,
         start_method="fork",
     )
+
+
+def test_section_that_stands_twice_is_one_line(
+    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "twice.yaml"
+    file.write_text("data: {batch_size: 8}\ntrainer: {max_steps: 1}\ndata: {seed: 1}\n")
+    for words in (["--config", str(file)], [f"--config={file}"]):
+        with pytest.raises(SystemExit):
+            p.run(tmp_path, *words)
+        assert capsys.readouterr().err == (
+            f"error: data stands twice in {file}, in lines 1 and 3: keep one\n"
+        )

@@ -216,6 +216,9 @@ def test_ranks_have_a_backend_for_tensors_on_the_cpu(
     monkeypatch.setattr(
         torch.distributed, "init_process_group", lambda given, **_: joined.append(given)
     )
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    rendezvous = "torch.distributed.rendezvous.rendezvous"
+    monkeypatch.setattr(rendezvous, lambda *_, **__: iter([[store]]))
     with p.distributed.init("auto") as world:
         assert world.device == device
     assert joined == [backend]

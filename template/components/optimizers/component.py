@@ -29,9 +29,9 @@ class OptimizersConfig(Section):
 
     muon: for the matrices in `blocks`, AdamW for the rest.
     """
-    momentum: float = within("[0, 1)", 0.9)
-    """Momentum of SGD, Muon and LARS; a schedule that cycles momentum overrides it, unless it is
-    0."""
+    momentum: float = within("[0, 1)", 0.9, overridden_by="optim.cycle_momentum")
+    """Momentum of SGD, Muon and LARS; without it, 1cycle moves the momentum unless
+    `optim.cycle_momentum` is false."""
     nesterov: bool = True
     """SGD and Muon: Nesterov momentum."""
     trust_coefficient: float = within("(0, 1]", 1e-3)

@@ -18,8 +18,9 @@ from ..config_base import Section, within
 from ..contracts import collate_fn
 from ..distributed import World
 from ..errors import UserError
-from ..loader import collate, init_worker
+from ..loader import collate
 from ..run import Run
+from ..workers import init_worker
 
 
 @dataclass(frozen=True)

@@ -52,11 +52,11 @@ class DataConfig(Section):
     val_path: Path | None = None
     """File with the rows for validation, in the columns of `path`; null: a fraction of the rows of
     `path`."""
-    val_fraction: float = within("(0, 1)", 0.2)
+    val_fraction: float = within("(0, 1)", 0.2, overridden_by="data.val_path")
     """Fraction of the rows for validation. A hash of its cells decides for each row."""
     test_path: Path | None = None
     """File with the rows of the test split; null: a fraction of the rows of `path`."""
-    test_fraction: float = within("[0, 1)", 0.0)
+    test_fraction: float = within("[0, 1)", 0.0, overridden_by="data.test_path")
     """Fraction of the rows for the test split."""
     separator: Literal["auto", "comma", "semicolon", "tab", "pipe"] = "auto"
     """What separates the columns of CSV; auto: found from the first lines."""

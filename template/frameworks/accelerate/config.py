@@ -1,8 +1,9 @@
 """The config of a run: one dataclass per section, a docstring under each field, ranges checked.
 
-The command line overrides YAML files, which override the defaults.
+The command line overrides YAML files, which override the defaults; see config_files.py.
 """
 
+import sys
 from argparse import ArgumentError
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +13,7 @@ from jsonargparse import ArgumentParser, set_parsing_settings
 from yaml import YAMLError
 
 from .config_base import Section, within
+from .config_files import resolve
 from .data import DataConfig
 from .errors import UserError
 from .model import ModelConfig
@@ -47,7 +49,7 @@ class RunConfig(Section):
 class TrainConfig(Section):
     """Length of the run, batch size, validation."""
 
-    epochs: float = within("(0, inf)", 10.0)
+    epochs: float = within("(0, inf)", 10.0, overridden_by="train.steps")
     """Passes over the training data; may be a fraction."""
     steps: int | None = within("[1, inf)", None)
     """Optimizer steps; overrides `epochs`."""
@@ -153,8 +155,11 @@ def parse(argv: list[str] | None = None, saved: dict[str, Any] | None = None) ->
     parser.add_argument("--config", action="config", help=about)
     parser.add_class_arguments(Config, None)
     try:  # without defaults, as they follow from the model's size
-        read: Any = parser.parse_args if saved is None else parser.parse_object
-        given = read(argv if saved is None else saved, defaults=False)
+        if saved is None:
+            words = sys.argv[1:] if argv is None else argv
+            given = parser.parse_args(resolve(words, Config), defaults=False)
+        else:
+            given = parser.parse_object(saved, defaults=False)
         sections: dict[str, Any] = {}
         for section in fields(Config):
             kind: Any = section.type

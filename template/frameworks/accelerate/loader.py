@@ -2,7 +2,6 @@
 
 import math
 import os
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader, RandomSampler, default_collate
 from .config import Config, TrainConfig
 from .contracts import collate_fn, is_in_memory, whole_batches
 from .errors import UserError
+from .workers import init_worker
 
 
 @dataclass(frozen=True)
@@ -143,12 +143,5 @@ def _options(dataset: Any, cfg: Config) -> dict[str, Any]:
         "persistent_workers": workers > 0,
         "pin_memory": cfg.loader.pin_memory and on_gpu,
         "collate_fn": collate_fn(dataset) or collate,
-        "worker_init_fn": _ignore_stops,
+        "worker_init_fn": init_worker,
     }
-
-
-def _ignore_stops(_: int) -> None:
-    """Let a worker outlive the signals that ask to stop, until the main process has saved."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(30))  # seconds

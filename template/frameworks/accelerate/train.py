@@ -7,7 +7,9 @@ accelerate launch --config_file configs/accelerate.yaml -m <package>.train \
 
 import gc
 import math
+import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -24,7 +26,7 @@ from . import checkpoint, data, loader, optim, record
 from .accelerator import create, join, mean_over_processes
 from .config import Config, parse
 from .contracts import describe_data, load_data, spec_fields
-from .errors import Stopped, UserError, one_line
+from .errors import Stopped, UserError, kill_workers, one_line
 from .log import Clock, MetricsFile
 from .loss import StepMean, compute_loss
 from .metrics import Means, evaluate, seed_batch
@@ -273,10 +275,22 @@ def check_finite(
 
 @contextmanager
 def stop_requests(accelerator: Accelerator, hours: float | None) -> Iterator[None]:
-    """Let signals and the time limit set the trigger that all processes check."""
+    """Let signals and the time limit set the trigger that all processes check.
+
+    A second Ctrl-C or SIGTERM, later than a launcher passes one on, ends the process at once.
+    """
     handlers = {}
+    first: dict[int, float] = {}
+
+    def request(number: int, _: object) -> None:
+        accelerator.set_trigger()
+        now = time.monotonic()
+        if now - first.setdefault(number, now) > 2 and number in (signal.SIGINT, signal.SIGTERM):
+            kill_workers()
+            os._exit(128 + number)  # as if the signal had ended it
+
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM):
-        handlers[number] = signal.signal(number, lambda *_: accelerator.set_trigger())
+        handlers[number] = signal.signal(number, request)
     signal.setitimer(signal.ITIMER_REAL, 3600 * (hours or 0))  # 0: never
     try:
         yield

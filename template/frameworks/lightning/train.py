@@ -10,6 +10,8 @@ runs/first/checkpoints/best.ckpt
 import atexit
 import sys
 import warnings
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from jsonargparse import set_parsing_settings
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from torch.optim import Optimizer
 
+from .config_files import load
 from .datamodule import Data
 from .errors import UserError, one_line
 from .log import RunLog
@@ -44,6 +47,10 @@ class CLI(LightningCLI):
         """Parse twice: first for the network's size, whose values are then the defaults."""
         words: Any = sys.argv[1:] if args is None else args
         words = [word for word in words if not word.startswith("--print_config")]
+        for word, following in pairwise([*words, ""]):
+            file = following if word == "--config" else word.removeprefix("--config=")
+            if word.startswith("--config") and Path(file).is_file():
+                load(file)  # refuses a section that stands twice
         given = parser.parse_args(words, defaults=False)
         section = f"{given.subcommand}.model.net" if "subcommand" in given else "model.net"
         network = ModelConfig(**given.get(section, {}))

@@ -1,7 +1,7 @@
 """The config of a run: one dataclass per section, a docstring under each field, ranges checked.
 
-The command line overrides YAML files, which override the defaults. Components add sections: see
-components/__init__.py.
+The command line overrides YAML files, which override the defaults; see config_files.py. Components
+add sections: see components/__init__.py.
 """
 
 import re
@@ -15,6 +15,7 @@ from jsonargparse import ArgumentParser, set_parsing_settings
 from yaml import YAMLError
 
 from .config_base import Section, within
+from .config_files import resolve
 from .data import DataConfig
 from .errors import UserError
 from .model import ModelConfig
@@ -50,13 +51,15 @@ class RunConfig(Section):
 class TrainConfig(Section):
     """Length of the run, batch size, validation."""
 
-    epochs: float = within("(0, inf)", 10.0)
+    epochs: float = within("(0, inf)", 10.0, overridden_by="train.steps")
     """Passes over the training data; may be a fraction."""
     steps: int | None = within("[1, inf)", None)
     """Optimizer steps; overrides `epochs`."""
     batch_size: int = within("[1, inf)", 128)
     """Samples per forward pass and rank."""
-    gradient_accumulation_steps: int = within("[1, inf)", 1)
+    gradient_accumulation_steps: int = within(
+        "[1, inf)", 1, overridden_by="train.global_batch_size"
+    )
     """Micro-batches per optimizer step; the global batch is ranks x batch_size x this."""
     global_batch_size: int | None = within("[1, inf)", None)
     """Samples per optimizer step over all ranks; overrides `gradient_accumulation_steps`."""
@@ -96,6 +99,8 @@ class LoaderConfig(Section):
     """Batches prefetched per worker."""
     pin_memory: bool = True
     """Use page-locked host memory, so that copies to a GPU are asynchronous."""
+    stall_seconds: float = within("(0, inf)", 120.0)
+    """Seconds without a batch after which a line on stderr says so."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +115,8 @@ class OptimConfig(Section):
     """Global batch, in samples, that `lr` was tuned for; used by `lr_scaling` only."""
     weight_decay: float = within("[0, inf)", 0.01)
     """Decoupled weight decay of matrices and convolutions."""
-    beta1: float = within("[0, 1)", 0.9)
-    """AdamW's beta1; 1cycle overrides it unless `cycle_momentum` is false."""
+    beta1: float = within("[0, 1)", 0.9, overridden_by="optim.cycle_momentum")
+    """AdamW's beta1; without it, 1cycle moves beta1 unless `cycle_momentum` is false."""
     beta2: float = within("[0, 1)", 0.999)
     """AdamW's beta2."""
     eps: float = within("(0, 1)", 1e-8)
@@ -231,7 +236,7 @@ def parse(
     try:  # without defaults, as they follow from the model's size
         if saved is None:
             words = [word for word in options if word not in shows]
-            given = parser.parse_args(words, defaults=False)
+            given = parser.parse_args(resolve(words, kind), defaults=False)
         else:  # a component may have been removed since, with its keys
             keys = _flat(asdict(kind()))
             known = {key: value for key, value in _flat(saved).items() if key in keys}

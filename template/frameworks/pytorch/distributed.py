@@ -4,15 +4,21 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.constants import default_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
 
 from .errors import UserError
+from .rank_errors import fail_together
+
+JOIN = timedelta(seconds=120)
+"""Ranks start at about the same time, as a launcher starts them."""
 
 
 @dataclass(frozen=True)
@@ -96,21 +102,42 @@ def init(wanted_device: str) -> Iterator[World]:
     device = find_device(wanted_device, int(os.environ.get("LOCAL_RANK", "0")))
     if device.index is not None:
         torch.accelerator.set_device_index(device)
-    if size > 1:
-        # first: its default arguments would keep the group's threads
-        import_module("torch.distributed.nn.functional")
-        if device.index is None:
-            # not the default backends, whose barrier uses a GPU if there is one
-            dist.init_process_group("gloo")
-        else:
-            # with `device_id` alone, there would be no backend for tensors on the CPU
-            of_device = dist.get_default_backend_for_device(device)
-            dist.init_process_group(f"cpu:gloo,{device.type}:{of_device}", device_id=device)
-        dist.barrier()  # so that an error of one rank does not meet another one that still connects
-    yield World(rank, size, device)
-    if size > 1:
-        # not after an error: it would wait for ranks that wait for this one
-        dist.destroy_process_group()
+    if size == 1:
+        yield World(rank, size, device)
+        return
+    store = _join(rank, size, device)
+    with fail_together(store):
+        yield World(rank, size, device)
+    # not after an error: it would wait for ranks that wait for this one
+    dist.destroy_process_group()
+
+
+def _join(rank: int, size: int, device: torch.device) -> Any:
+    """Join the process group; return its store, which all ranks share."""
+    # first: its default arguments would keep the group's threads
+    import_module("torch.distributed.nn.functional")
+    rendezvous = import_module("torch.distributed.rendezvous").rendezvous
+    try:
+        store = next(rendezvous("env://", rank, size, timeout=JOIN))[0]
+    except RuntimeError:
+        late = f"not all of {size} ranks have started within {JOIN.seconds} s"
+        raise UserError(f"{late}: look for an error of another rank") from None
+    store.set_timeout(default_pg_timeout)
+    if device.index is None:
+        # not the default backends, whose barrier uses a GPU if there is one
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    else:
+        # with `device_id` alone, there would be no backend for tensors on the CPU
+        of_device = dist.get_default_backend_for_device(device)
+        dist.init_process_group(
+            f"cpu:gloo,{device.type}:{of_device}",
+            store=store,
+            rank=rank,
+            world_size=size,
+            device_id=device,
+        )
+    dist.barrier()  # so that an error of one rank does not meet another one that still connects
+    return store.clone()
 
 
 class Parallel(NamedTuple):

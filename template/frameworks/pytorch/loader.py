@@ -1,11 +1,13 @@
 """From a dataset to batches on the device: the plan of a run, sample order, workers, prefetch."""
 
 import math
+import multiprocessing
 import os
-import signal
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from .config import LoaderConfig, TrainConfig
 from .contracts import Dataset, collate_fn, is_in_memory, is_on_device, own_loader, whole_batches
 from .distributed import World
 from .errors import UserError
+from .workers import check_shared_memory, init_worker, killed_after
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,9 @@ class Loader:
             dataset,
             world.device,
         )
+        self.prefetch_factor = cfg.prefetch_factor
+        self.waiting_since: float | None = None
+        self.processes: set[BaseProcess] = set()
         self.loader: Iterable[Any] | None = None
         batches = own_loader(dataset)
         if batches is not None:
@@ -151,11 +157,14 @@ class Loader:
             )
 
     def close(self) -> None:
-        """End the worker processes."""
-        self.loader = None
+        """End the worker processes; kill those that are busy after 5 seconds."""
+        with killed_after(5, self.processes):
+            self.loader = None
 
     def __iter__(self) -> Generator[Any, None, None]:
-        loaded = self._load_here() if self.loader is None else iter(self.loader)
+        others = multiprocessing.active_children()
+        loaded = self._note_waits(self._load_here() if self.loader is None else iter(self.loader))
+        self.processes |= {*multiprocessing.active_children()}.difference(others)
         try:
             if self.has_streams:
                 yield from self._prefetch(loaded)
@@ -165,6 +174,22 @@ class Loader:
         except (UserError, OSError) as error:
             del loaded  # what the error still refers to would keep the workers
             raise error.with_traceback(None) from None
+
+    def _note_waits(self, loaded: Iterator[Any]) -> Iterator[Any]:
+        """Note when a wait for a batch begins, for `StopRequests`."""
+        is_first = True
+        while True:
+            self.waiting_since = time.monotonic()
+            try:
+                batch = next(loaded)
+            except StopIteration:
+                return
+            finally:
+                self.waiting_since = None
+            if is_first and self.workers > 0:
+                check_shared_memory(batch, self.workers, self.prefetch_factor)
+            is_first = False
+            yield batch
 
     def _load_here(self) -> Iterator[Any]:
         for indices in self.order:
@@ -212,13 +237,6 @@ def map_tensors(change: Callable[[Tensor], Any], batch: Any) -> Any:
     if isinstance(batch, tuple | list):
         return tuple(map_tensors(change, part) for part in batch)
     return batch
-
-
-def init_worker(_: int) -> None:
-    """Let a worker outlive the signals that ask to stop, until the main process has saved."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(30))  # seconds
 
 
 def choose_workers(

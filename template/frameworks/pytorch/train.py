@@ -123,7 +123,9 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         log.write("val", results)
         return results
 
-    stop_requests = StopRequests(world, cfg.run.hours)
+    stop_requests = StopRequests(
+        world, cfg.run.hours, cfg.loader.stall_seconds, (train_loader, val_loader)
+    )
     with (
         lock(run.folder, world),
         closing(Log(run)) as log,

@@ -4,16 +4,49 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import wraps
-from typing import Any, ClassVar, NoReturn, TypeVar
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NoReturn,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from .errors import UserError
 
 T = TypeVar("T")
 
 
-def within(interval: str, default: T) -> T:
-    """Return a field with an interval in mathematical notation: "[0, 1)" contains 0 and not 1."""
-    return field(default=default, metadata={"interval": interval})
+def within(interval: str, default: T, overridden_by: str = "") -> T:
+    """Return a field with an interval in mathematical notation: "[0, 1)" contains 0 and not 1.
+
+    Another key, such as "train.steps", may override it: see config_files.py.
+    """
+    return field(default=default, metadata={"interval": interval, "overridden_by": overridden_by})
+
+
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    """Return the types that a union consists of, or the type itself."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def describe(kind: Any) -> str:
+    """Return what a key of this type needs, in words: "a number or auto"."""
+    words: dict[str, None] = {}
+    for part in alternatives(kind):
+        if get_origin(part) is Literal:
+            words |= dict.fromkeys(map(str, get_args(part)))
+        else:
+            plain = {int: "a number", float: "a number", bool: "true or false", NoneType: "null"}
+            plain |= {str: "a text", Path: "a path"}
+            words[plain.get(get_origin(part) or part, "a list")] = None
+    return " or ".join(words)
 
 
 def sized(sizes: Mapping[Any, Mapping[str, Any]]) -> Callable[[type[T]], type[T]]:
@@ -43,7 +76,7 @@ def sized(sizes: Mapping[Any, Mapping[str, Any]]) -> Callable[[type[T]], type[T]
 class Section:
     """A section of the config, `XConfig` with the keys `x.*`.
 
-    Refuses numbers outside their interval.
+    Refuses numbers outside their interval, and null for a key that must have a value.
     """
 
     is_fixed: ClassVar[bool] = False
@@ -51,20 +84,23 @@ class Section:
     trained."""
 
     def __post_init__(self) -> None:
+        types = get_type_hints(type(self))
         for item in fields(self):
             value = getattr(self, item.name)
+            if value is None and NoneType not in alternatives(types[item.name]):
+                needed = describe(types[item.name])
+                raise UserError(f"{self._name()}.{item.name} needs {needed}, not null")
             interval = item.metadata.get("interval")
             if interval and isinstance(value, int | float) and not _contains(interval, value):
                 self.refuse(item.name, f"it must be in {interval}")
 
     def refuse(self, key: str, why: str) -> NoReturn:
         """Raise a UserError about the value of a field."""
-        section = re.sub(
-            r"\B(?=[A-Z])",
-            "_",
-            type(self).__name__.removesuffix("Config"),
-        ).lower()
-        raise UserError(f"{section}.{key} is {getattr(self, key)}: {why}")
+        raise UserError(f"{self._name()}.{key} is {getattr(self, key)}: {why}")
+
+    def _name(self) -> str:
+        name = type(self).__name__.removesuffix("Config")
+        return re.sub(r"\B(?=[A-Z])", "_", name).lower()
 
 
 def _contains(interval: str, value: float) -> bool:

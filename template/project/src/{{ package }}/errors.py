@@ -1,5 +1,6 @@
 """Errors that end a program with one line instead of a traceback."""
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -7,6 +8,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+MORE_SHARED_MEMORY = "start a container with --shm-size=8g or --ipc=host, or use num_workers 0"
 
 
 class UserError(Exception):
@@ -31,16 +34,32 @@ def one_line() -> Iterator[None]:
     except (UserError, OSError) as error:
         # an error in a loader worker begins with its traceback
         last = str(error).strip().splitlines()[-1]
-        print(
-            f"error: {last.split('UserError: ')[-1]}",
-            file=sys.stderr,
-            flush=True,
-        )
-        raise SystemExit(int(os.environ.get("ERROR_STATUS", "1"))) from None
+        raise _exit(last.split("UserError: ")[-1]) from None
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        ended = str(error).splitlines()[0].split(". ")[0].rstrip(".")
+        raise _exit(f"{ended}; /dev/shm or memory may be full: {MORE_SHARED_MEMORY}") from None
     except Stopped as stopped:
         if os.environ.get("RANK", "0") == "0":
             print(stopped, file=sys.stderr, flush=True)
         raise SystemExit(75) from None
+
+
+def _exit(line: str) -> SystemExit:
+    """Print the line of an error; return what ends the program."""
+    kill_workers()
+    print(f"error: {line}", file=sys.stderr, flush=True)
+    return SystemExit(int(os.environ.get("ERROR_STATUS", "1")))
+
+
+def kill_workers() -> None:
+    """Kill the loader workers that are left, such as those that wait for a disk."""
+    workers = multiprocessing.active_children()
+    if workers and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else torch raises an error for each
+    for worker in workers:
+        worker.kill()
 
 
 def end_with_launcher() -> None:

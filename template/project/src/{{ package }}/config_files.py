@@ -1,0 +1,137 @@
+"""YAML files of options, read as if their options stood on the command line."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import Field, fields
+from types import NoneType
+from typing import Any, NamedTuple, get_origin, get_type_hints
+
+import yaml
+
+from .config_base import alternatives, describe
+from .errors import UserError
+
+
+class Key(NamedTuple):
+    """A key of the config."""
+
+    type: Any
+    field: Field[Any]
+
+
+def resolve(words: list[str], config: type) -> list[str]:
+    """Return the words of a command, with the options of its files in place of `--config FILE`.
+
+    An option that is given later wins over one that overrides it: a file comes after the defaults
+    and the files before it, and the command line after all files.
+    """
+    keys: dict[str, Key] = {}
+    for section in fields(config):
+        types = get_type_hints(section.type)
+        for item in fields(section.type):  # type: ignore[arg-type]
+            keys[f"{section.name}.{item.name}"] = Key(types[item.name], item)
+
+    resolved = []
+    turns: dict[str, int] = {}  # when each key was given last
+    for turn, (word, name, value) in enumerate(options(words), 1):
+        if name == "config":
+            for key, given in read_file(value).items():
+                if key not in keys:
+                    raise UserError(f"unrecognized arguments: --{key} in {value}")
+                resolved.append(f"--{key}={_as_text(key, given, keys[key].type, f' in {value}')}")
+                turns[key] = max(turn, turns.get(key, 0))
+        elif name in keys:
+            given = None if value == "null" else value
+            resolved.append(f"--{name}={_as_text(name, given, keys[name].type, '')}")
+            turns[name] = len(words) + 1
+        else:
+            resolved.append(word)
+    return resolved + _turned_off(keys, turns)
+
+
+def read_file(file: str) -> dict[str, Any]:
+    """Return the options of a YAML file by their names `section.key`.
+
+    A value is null, a text, or a list or dict of such.
+    """
+    found = {}
+    for section, values in load(file).items():
+        if not isinstance(values or {}, dict):
+            raise UserError(f"{section} is {values} in {file}, but a section has keys")
+        for key, value in (values or {}).items():
+            found[f"{section}.{key}"] = value
+    return found
+
+
+def load(file: str) -> dict[str, Any]:
+    """Return the sections of a YAML file; refuse one that stands twice."""
+    try:
+        with open(file, encoding="utf-8") as stream:
+            sections = _Loader(stream).get_single_data() or {}
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"cannot read {file}: {getattr(error, 'strerror', '') or error}") from None
+    if not isinstance(sections, dict):
+        raise UserError(f"{file} needs sections with keys, such as train: {{steps: 100}}")
+    return sections
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads numbers, dates and words such as `off` as text; refuses a key that stands twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                place = f"line {line} of {key.start_mark.name}"
+                raise UserError(f"{place} has braces within braces: quote the value")
+            if key.value in lines:
+                twice = f"{key.value} stands twice in {key.start_mark.name}"
+                raise UserError(f"{twice}, in lines {lines[key.value]} and {line}: keep one")
+            lines[key.value] = line
+        return super().construct_mapping(node, deep)
+
+
+for _kind in ("bool", "int", "float", "timestamp"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", lambda _, node: node.value)
+
+
+def _turned_off(keys: dict[str, Key], turns: dict[str, int]) -> list[str]:
+    """Return options that turn off the keys that would override one that was given later."""
+    found = []
+    for name, key in keys.items():
+        other = key.field.metadata.get("overridden_by")
+        if other in keys and turns.get(name, 0) > turns.get(other, 0):
+            off = "false" if keys[other].field.default is True else "null"
+            found.append(f"--{other}={off}")
+    return found
+
+
+def options(words: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield each word of a command, and its name and value if it is an option with a value."""
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and not equals:
+            value = next(rest, "")
+            if not value or value.startswith("--"):
+                raise UserError(f"argument {word}: expected one argument")
+        is_option = word.startswith("--")
+        yield f"--{name}={value}" if is_option else word, name if is_option else "", value
+
+
+def _as_text(name: str, value: Any, kind: Any, place: str) -> str:
+    """Return a value as the command line has it; `a` is a list of one where a list is needed."""
+    kinds = alternatives(kind)
+    takes_list = any(get_origin(part) in (list, tuple) for part in kinds)
+    if value is None:
+        if NoneType not in kinds:
+            raise UserError(f"{name} needs {describe(kind)}, not null{place}")
+        return "null"
+    if takes_list and isinstance(value, str):
+        value = _Loader(value).get_single_data() if value.startswith("[") else [value]
+    if isinstance(value, str):
+        return value
+    if not takes_list and get_origin(kind) is not dict:
+        raise UserError(f"{name} needs {describe(kind)}, not a list{place}: quote the value")
+    return json.dumps(value)

@@ -1,0 +1,248 @@
+"""Nothing waits for ever: stalled loaders, dead workers, full shared memory, signals, and ranks that fail."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from engine import MakePackage, equal, saved
+from program import PROGRAMS, finish, is_running, started
+from warm import Started, start_python
+
+MINUTE = 60.0
+BATCH = 53
+"""Of all samples."""
+LONG = ["--train.steps=1000000", "--train.eval_every=1000000", f"--train.batch_size={BATCH}"]
+SHORT = ["--train.steps=6", "--train.eval_every=2", f"--train.batch_size={BATCH}"]
+SLOW_DISK = "is the disk or network of the data slow or gone?"
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+
+def wait_for(file: Path, run: Started) -> None:
+    """Wait until a file exists."""
+    deadline = time.monotonic() + 2 * MINUTE
+    while not file.exists():
+        assert run.running(), run.finish().stderr
+        assert time.monotonic() < deadline, f"there is no {file}"
+        time.sleep(0.02)
+
+
+def stalled(
+    p: Any,
+    folder: Path,
+    *options: str,
+    workers: int = 0,
+    ranks: int = 1,
+    after: int = 0,
+    rank: int = 0,
+) -> Started:
+    """Start a training that waits for a sample after so many samples, and wait until it does."""
+    program = [str(PROGRAMS / "stall_after.py"), str(after), str(folder), p.name]
+    arguments = p.arguments(folder, "--data.kind=samples", f"--loader.num_workers={workers}")
+    run = start_python(
+        p.root, *program, *arguments, *options, ranks=ranks, RANK_THAT_STALLS=f"{rank}"
+    )
+    wait_for(folder / "stalled", run)
+    return run
+
+
+def send_until_end(run: Started, number: int, rank: int = 0) -> int:
+    """Send a signal again and again, as someone would press Ctrl-C; return the status of that rank."""
+    process = run.processes[rank]
+    deadline = time.monotonic() + MINUTE
+    while process.is_alive() and time.monotonic() < deadline:
+        run.send(number, rank)
+        process.join(0.5)
+    assert process.exitcode is not None
+    return int(process.exitcode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_second_signal_ends_a_run_at_once_with_its_workers(
+    tiny: MakePackage, tmp_path: Path, workers: int, number: int
+) -> None:
+    run = stalled(tiny(), tmp_path, *LONG, workers=workers)
+    begin = time.monotonic()
+    assert send_until_end(run, number) == 128 + number, run.finish().stderr
+    assert 2 <= time.monotonic() - begin < 10, "two signals within 2 seconds are one"
+    worker = int((tmp_path / "stalled").read_text())
+    deadline = time.monotonic() + MINUTE
+    while is_running(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(worker)
+    assert run.finish().stderr == ""
+
+
+@pytest.mark.slow
+def test_second_signal_ends_a_rank_that_waits_for_another_one(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
+    """Its main thread waits in a collective, which no signal interrupts."""
+    batch = f"--train.batch_size={BATCH // 2}"
+    run = stalled(tiny(), tmp_path, *LONG, batch, ranks=2, rank=1)
+    time.sleep(1)  # rank 0 arrives at the collective
+    assert send_until_end(run, signal.SIGINT) == 130
+    assert send_until_end(run, signal.SIGINT, rank=1) == 130
+    assert "Traceback" not in run.finish().stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stop_request_while_no_batch_comes_ends_the_run_at_its_last_checkpoint(
+    tiny: MakePackage, tmp_path: Path, workers: int
+) -> None:
+    """Two signals in quick succession, as from a launcher that passes one on, are one request."""
+    p, same = tiny(), [*SHORT, "--data.kind=samples"]
+    p.finish(tmp_path / "whole", *same)
+    run = stalled(p, tmp_path, *SHORT, workers=workers, after=BATCH if workers else 2 * BATCH)
+    wait_for(tmp_path / "a/checkpoints/step-00000002", run)
+    for _ in range(2):
+        run.send(signal.SIGTERM)
+    done = run.finish(MINUTE)
+    assert done.returncode == 75, done.stderr
+    assert done.stderr == "stopped while no batch came: resume from the last checkpoint\n"
+    assert saved(tmp_path)["step"] == 2
+    p.finish(tmp_path, *same)
+    assert equal(saved(tmp_path), saved(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loader_that_stalls_is_named_and_the_run_goes_on(
+    tiny: MakePackage, tmp_path: Path, workers: int
+) -> None:
+    p = tiny()
+    p.finish(tmp_path / "whole", *SHORT, "--data.kind=samples")
+    run = stalled(p, tmp_path, *SHORT, "--loader.stall_seconds=0.5", workers=workers)
+    errors = run.outputs / "2-0"
+    deadline = time.monotonic() + MINUTE
+    while errors.read_text().count(SLOW_DISK) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    (tmp_path / "go").touch()
+    done = run.finish(MINUTE)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert 2 <= len(lines) <= 8, "the time between two lines doubles"
+    assert all(line.startswith("no batch for ") and SLOW_DISK in line for line in lines)
+    assert equal(saved(tmp_path), saved(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
+def test_worker_that_dies_ends_the_run_with_one_line(
+    tiny: MakePackage, tmp_path: Path, number: int
+) -> None:
+    run = stalled(tiny(), tmp_path, *LONG, workers=2)
+    os.kill(int((tmp_path / "stalled").read_text()), number)
+    done = run.finish(MINUTE)
+    assert done.returncode == 1
+    printed = done.stderr.replace("\0", "").splitlines()
+    lines = [line for line in printed if line.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    assert "DataLoader worker (pid" in lines[0]
+    assert "--shm-size=8g or --ipc=host, or use num_workers 0" in lines[0]
+    others = [line for line in printed if line not in lines]
+    assert all("bus error" in line for line in others if line), "torch's own line"
+
+
+MOUNTS = (
+    shutil.which("unshare") is not None
+    and subprocess.run(
+        ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"],  # noqa: S108
+        capture_output=True,
+        check=False,
+    ).returncode
+    == 0
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MOUNTS, reason="needs root, and a machine that allows mounts")
+@pytest.mark.parametrize("size", ["80k", "160k"])
+def test_shared_memory_that_is_too_small_is_one_line(
+    tiny: MakePackage, tmp_path: Path, size: str
+) -> None:
+    """The first batch shows it, or a worker that cannot pass its batch on."""
+    p = tiny()
+    options = ["--train.batch_size=1000", "--data.samples=20000", "--loader.num_workers=2"]
+    options += ["--loader.prefetch_factor=8", "--train.epochs=1"]
+    train = f"mount -t tmpfs -o size={size} tmpfs /dev/shm && exec"
+    command = [sys.executable, "-m", f"{p.name}.train", *p.arguments(tmp_path, *options)]
+    words = ["unshare", "--mount", "bash", "-c", f'{train} "$@"', "bash", *command]
+    with started(p.root, *words) as run:
+        _, stderr = finish(run, 2 * MINUTE)
+    assert run.returncode == 1, stderr
+    found = [text for text in stderr.splitlines() if text.startswith("error: ")]
+    assert len(found) == 1, stderr
+    line = r"shm (has 0.\d MB, but 2 workers x 8 batches need 0.3 MB|or memory may be full): "
+    assert re.search(line, found[0])
+    assert "--shm-size=8g or --ipc=host, or use num_workers 0" in found[0]
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize(("blocks", "fits"), [(96, True), (95, False)])
+def test_shared_memory_must_hold_the_prefetched_batches(
+    tiny: MakePackage, monkeypatch: pytest.MonkeyPatch, blocks: int, fits: bool
+) -> None:
+    p = tiny()
+    found = SimpleNamespace(f_blocks=blocks, f_frsize=4)
+    monkeypatch.setattr(os, "statvfs", lambda _: found)
+    batch = {"a": (torch.zeros(8, 2),), "b": [torch.zeros(0)]}
+    if fits:
+        p.workers.check_shared_memory(batch, 2, 3)
+    else:
+        with pytest.raises(p.errors.UserError, match="2 workers x 3 batches need"):
+            p.workers.check_shared_memory(batch, 2, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "rank", "step"),
+    [
+        ("config", 1, 0),
+        ("data", 0, 0),
+        ("step", 1, 0),
+        ("step", 0, 7),
+        ("validation", 1, 0),
+        ("crash", 0, 0),
+    ],
+)
+def test_error_of_one_rank_is_one_line_and_ends_the_others(
+    tiny: MakePackage, tmp_path: Path, place: str, rank: int, step: int
+) -> None:
+    p = tiny()
+    program = [*TORCHRUN, str(PROGRAMS / "fail_on_rank.py"), place, f"{rank}", p.name]
+    options = p.arguments(tmp_path, *LONG, "--train.eval_every=50", "--train.batch_size=8")
+    with started(p.root, sys.executable, *program, *options, FAIL_AT_STEP=f"{step}") as run:
+        _, stderr = finish(run, 2 * MINUTE)
+    assert run.returncode == 1
+    own, _, summary = stderr.partition("torch/distributed/elastic")
+    errors = [line for line in own.splitlines() if "error: " in line or "Traceback" in line]
+    assert errors == ([] if place == "crash" else ["error: this is wrong: correct it"]), own
+    assert "[rank" not in stderr, "a traceback of another rank"
+    assert f"rank      : {rank} (local_rank: {rank})" in summary.partition("Root Cause")[2]
+
+
+@pytest.mark.slow
+def test_rank_that_never_joins_is_missed(tiny: MakePackage, tmp_path: Path) -> None:
+    p = tiny()
+    change = "import runpy, sys; from datetime import timedelta; sys.argv = sys.argv[1:]; "
+    change += f"from {p.name} import distributed; distributed.JOIN = timedelta(seconds=4); "
+    file = tmp_path / "soon.py"
+    file.write_text(f"{change}runpy.run_path(sys.argv[0], run_name='__main__')")
+    program = [str(PROGRAMS / "fail_on_rank.py"), "start", "1", p.name]
+    run = start_python(p.root, str(file), *program, *p.arguments(tmp_path), ranks=2)
+    done = run.finish(MINUTE)
+    assert [process.exitcode for process in run.processes] == [1, 0]
+    message = "not all of 2 ranks have started within 4 s: look for an error of another rank"
+    assert done.stderr.splitlines()[-1] == f"error: {message}"
