@@ -1,6 +1,7 @@
 """Two and three ranks against one; micro-batches against one batch; models that communicate or differentiate."""
 
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -217,8 +218,8 @@ def test_ranks_have_a_backend_for_tensors_on_the_cpu(
         torch.distributed, "init_process_group", lambda given, **_: joined.append(given)
     )
     store = torch.distributed.HashStore()  # type: ignore[attr-defined]
-    rendezvous = "torch.distributed.rendezvous.rendezvous"
-    monkeypatch.setattr(rendezvous, lambda *_, **__: iter([[store]]))
+    module = import_module("torch.distributed.rendezvous")
+    monkeypatch.setattr(module, "rendezvous", lambda *_, **__: iter([[store]]))
     with p.distributed.init("auto") as world:
         assert world.device == device
     assert joined == [backend]
