@@ -296,7 +296,8 @@ def test_list_of_one_needs_no_brackets_on_the_command_line(package: MakePackage)
 def required(section: Any) -> list[str]:
     """Return the keys of a section that must have a value."""
     types = get_type_hints(section)
-    return [name for name, kind in types.items() if type(None) not in get_args(kind)]
+    names = [field.name for field in dataclasses.fields(section)]
+    return [name for name in names if type(None) not in get_args(types[name])]
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -119,23 +119,24 @@ def _join(rank: int, size: int, device: torch.device) -> Any:
     rendezvous = import_module("torch.distributed.rendezvous").rendezvous
     try:
         store = next(rendezvous("env://", rank, size, timeout=JOIN))[0]
-    except RuntimeError:
-        late = f"not all of {size} ranks have started within {JOIN.seconds} s"
+        store.set_timeout(default_pg_timeout)
+        if device.index is None:
+            # not the default backends, whose barrier uses a GPU if there is one
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        else:
+            # with `device_id` alone, there would be no backend for tensors on the CPU
+            of_device = dist.get_default_backend_for_device(device)
+            dist.init_process_group(
+                f"cpu:gloo,{device.type}:{of_device}",
+                store=store,
+                rank=rank,
+                world_size=size,
+                device_id=device,
+            )
+    except (dist.DistNetworkError, dist.DistStoreError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        late = f"not all of {size} ranks have joined ({reason})"
         raise UserError(f"{late}: look for an error of another rank") from None
-    store.set_timeout(default_pg_timeout)
-    if device.index is None:
-        # not the default backends, whose barrier uses a GPU if there is one
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    else:
-        # with `device_id` alone, there would be no backend for tensors on the CPU
-        of_device = dist.get_default_backend_for_device(device)
-        dist.init_process_group(
-            f"cpu:gloo,{device.type}:{of_device}",
-            store=store,
-            rank=rank,
-            world_size=size,
-            device_id=device,
-        )
     dist.barrier()  # so that an error of one rank does not meet another one that still connects
     return store.clone()
 
