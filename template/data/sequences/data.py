@@ -364,8 +364,8 @@ def _find_stds(train: pd.DataFrame) -> tuple[float, ...]:
     varies = train.nunique() > 1
     if len(train) > 1 and not varies.any():
         raise UserError(
-            f"{_listed(map(str, train))}: the values are the same in each training row, so there is "
-            "nothing to learn: choose other data.columns"
+            f"{_listed(map(str, train))}: the values are the same in each training row, so there "
+            "is nothing to learn: choose other data.columns"
         )
     return tuple(train.std(ddof=0).where(varies, 1.0))
 

@@ -471,12 +471,11 @@ def _check_config(
         "categorical": cfg.categorical,
         "ignore": cfg.ignore,
     }
+    columns = _listed(map(str, table))
     for key, names in keys.items():
         for name in names:
             if name not in table:
-                raise UserError(
-                    f"{source} has no column {name!r} (data.{key}); it has {_listed(map(str, table))}"
-                )
+                raise UserError(f"{source} has no column {name!r} (data.{key}); it has {columns}")
             if name == cfg.target and key != "target":
                 raise UserError(f"data.{key} has the target {name!r}: remove it there")
 
@@ -640,9 +639,10 @@ def _check_target(target: "pd.Series[Any]") -> None:
 def _refuse_gaps(target: "pd.Series[Any]") -> None:
     missing = _is_missing(target)
     if missing.any():
+        row = _first_row(missing)
         raise UserError(
-            f"the target {target.name} has no value in row {_first_row(missing)}: add it, or remove "
-            "the row (?, NA, None, null and nan mean no value)"
+            f"the target {target.name} has no value in row {row}: add it, or remove the row "
+            "(?, NA, None, null and nan mean no value)"
         )
 
 
