@@ -196,7 +196,7 @@ def test_own_series_is_understood(
         (
             csv_of(lambda row: 5),
             {},
-            "load: the value is 5.0 in each training row, so there is nothin",
+            "load: the values are the same in each training row, so ther",
         ),
         (
             csv_of(lambda row: ""),

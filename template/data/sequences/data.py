@@ -344,7 +344,9 @@ def _split_series(cfg: DataConfig, spec: Spec | None) -> tuple[list[Split], Spec
             step=_find_step(frame.index),
             gaps=int(frame.isna().to_numpy().sum()),
         )
-    standardized = (filled - np.array(spec.mean)) / np.array(spec.std)
+    mean = pd.Series(spec.mean, index=frame.columns)
+    std = pd.Series(spec.std, index=frame.columns)
+    standardized = (filled - mean) / std
     rows = torch.tensor(standardized.to_numpy(), dtype=torch.float32)
     # the first row that a split forecasts is its own; the inputs before it may not be
     val_begin = max(train_end - cfg.window, 0)
@@ -362,8 +364,8 @@ def _find_stds(train: pd.DataFrame) -> tuple[float, ...]:
     varies = train.nunique() > 1
     if len(train) > 1 and not varies.any():
         raise UserError(
-            f"{_listed(train)}: the value is {train.iloc[0, 0]} in each training row, so there is "
-            "nothing to learn: choose other data.columns"
+            f"{_listed(map(str, train))}: the values are the same in each training row, so there "
+            "is nothing to learn: choose other data.columns"
         )
     return tuple(train.std(ddof=0).where(varies, 1.0))
 
@@ -413,19 +415,21 @@ def read_series(
     columns = {}
     for name in names or _find_columns(table, dates):
         if name not in table:
-            raise UserError(f"{key}={path} has no column {name!r}; it has {_listed(table)}")
+            raise UserError(
+                f"{key}={path} has no column {name!r}; it has {_listed(map(str, table))}"
+            )
         columns[name] = _as_numbers(table[name])
     if not columns:
         raise UserError(
             f"{key}={path} has no column of numbers other than one that counts the rows: "
-            f"set data.columns; it has {_listed(table)}"
+            f"set data.columns; it has {_listed(map(str, table))}"
         )
     frame = pd.DataFrame(columns, index=table.index)
     used = [*frame] if dates is None else [*frame, dates.name]
     if dates is not None:
         frame.index = pd.DatetimeIndex(dates)
     is_complete = frame.notna().cummax().all(axis=1)
-    return frame[is_complete], [name for name in table if name not in used]
+    return frame[is_complete], [str(name) for name in table if name not in used]
 
 
 def _find_columns(table: pd.DataFrame, dates: "pd.Series[Any] | None") -> list[str]:
@@ -438,7 +442,7 @@ def _find_columns(table: pd.DataFrame, dates: "pd.Series[Any] | None") -> list[s
         if not is_numeric_dtype(column):
             _refuse_numbers(column)
         elif column.notna().any() and not (place == 0 and _counts_rows(column)):
-            names.append(name)
+            names.append(str(name))
     return names
 
 
@@ -461,13 +465,13 @@ def _as_numbers(column: "pd.Series[Any]") -> "pd.Series[float]":
     is_text = numbers.isna() & column.notna() & (column.astype(str) != "")
     is_large = numbers.abs() > np.finfo(np.float32).max
     if is_text.any():
-        row = is_text.idxmax()
+        row = _first_row(is_text)
         raise UserError(
             f"column {column.name}: {column[row]!r:.40} in row {row} is not a number: "
             "correct it, empty the cell, set data.decimal, or choose data.columns"
         )
     if is_large.any():
-        row = is_large.idxmax()
+        row = _first_row(is_large)
         raise UserError(
             f"column {column.name}: {numbers[row]} in row {row} is too large: "
             "correct it, empty the cell, or choose data.columns"
@@ -501,19 +505,19 @@ def _parse_dates(texts: "pd.Series[str]", form: str) -> "pd.Series[pd.Timestamp]
 
 def _check_dates(dates: "pd.Series[pd.Timestamp]") -> None:
     if dates.isna().any():
-        row = dates.isna().idxmax()
+        row = _first_row(dates.isna())
         raise UserError(f"column {dates.name}: there is no date in row {row}: add it")
     steps = dates.diff()
     is_earlier = steps < pd.Timedelta(0)
     if is_earlier.any():
-        row = is_earlier.idxmax()
+        row = _first_row(is_earlier)
         raise UserError(
             f"column {dates.name}: {dates[row]} in row {row} is before the date of the row above: "
             "sort the rows, the oldest first"
         )
     is_equal = steps == pd.Timedelta(0)
     if is_equal.any():
-        row = is_equal.idxmax()
+        row = _first_row(is_equal)
         raise UserError(
             f"column {dates.name}: {dates[row]} in row {row} repeats the date of the row above: "
             "keep one row per date, or remove the column"
@@ -633,7 +637,7 @@ def _find_header(
     lines = [line for line in text.split("\n", 20)[:20] if line.strip()]
     if not lines:
         raise UserError(f"cannot read the table {file} (it is empty)")
-    name = cfg.separator
+    name: str = cfg.separator
     if name == "auto":
         name = _find_separator(file, lines, cfg)
     separator = SEPARATORS[name]
@@ -690,6 +694,11 @@ def _tidy(column: "pd.Series[Any]") -> "pd.Series[Any]":
         return column.astype("float64")
     texts = column.dropna().astype(str).str.strip()
     return texts.reindex(column.index, fill_value="")
+
+
+def _first_row(chosen: "pd.Series[bool]") -> int:
+    """Return the number of the first row that is chosen, in the file."""
+    return int(chosen.index[chosen][0])
 
 
 def _first_line(error: Exception) -> str:

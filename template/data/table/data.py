@@ -298,7 +298,7 @@ def _find_header(
     lines = [line for line in text.split("\n", 20)[:20] if line.strip()]
     if not lines:
         raise UserError(f"cannot read the table {file} (it is empty)")
-    name = cfg.separator
+    name: str = cfg.separator
     if name == "auto":
         name = _find_separator(file, lines, cfg)
     separator = SEPARATORS[name]
@@ -350,7 +350,7 @@ def _check_names(names: list[str], file: Path) -> None:
 def _check_cells(column: "pd.Series[Any]") -> None:
     """Refuse cells that are no single value, and numbers that float32 has not."""
     if infer_dtype(column) in ("mixed", "bytes"):  # lists, structs
-        row = column.first_valid_index()
+        row = _first_row(column.notna())
         raise UserError(
             f"column {column.name}: {column[row]!s:.40} in row {row} is neither a number "
             "nor text: add the column to data.ignore"
@@ -359,7 +359,7 @@ def _check_cells(column: "pd.Series[Any]") -> None:
         return
     is_large = column.abs() > np.finfo(np.float32).max
     if is_large.any():
-        row = is_large.idxmax()
+        row = _first_row(is_large)
         raise UserError(
             f"column {column.name}: {column[row]} in row {row} is too large: "
             "correct it, empty the cell, or add the column to data.ignore"
@@ -374,6 +374,11 @@ def _tidy(column: "pd.Series[Any]") -> "pd.Series[Any]":
         return column.astype("float64")
     texts = column.dropna().astype(str).str.strip()
     return texts.reindex(column.index, fill_value="")
+
+
+def _first_row(chosen: "pd.Series[bool]") -> int:
+    """Return the number of the first row that is chosen, in the file."""
+    return int(chosen.index[chosen][0])
 
 
 def _first_line(error: Exception) -> str:
@@ -466,12 +471,11 @@ def _check_config(
         "categorical": cfg.categorical,
         "ignore": cfg.ignore,
     }
+    columns = _listed(map(str, table))
     for key, names in keys.items():
         for name in names:
             if name not in table:
-                raise UserError(
-                    f"{source} has no column {name!r} (data.{key}); it has {_listed(table)}"
-                )
+                raise UserError(f"{source} has no column {name!r} (data.{key}); it has {columns}")
             if name == cfg.target and key != "target":
                 raise UserError(f"data.{key} has the target {name!r}: remove it there")
 
@@ -577,7 +581,7 @@ def _find_categories(column: "pd.Series[Any]") -> tuple[str, ...]:
     frequent = counts.index[counts >= 3]
     is_rare = ~texts.isin(frequent)
     if is_rare.mean() > 0.5:
-        row = is_rare.idxmax()
+        row = _first_row(is_rare)
         raise UserError(
             f"column {column.name}: {texts[row]!r:.40} in row {row}, like most values, is in "
             "fewer than 3 rows, so it is no category: add the column to data.ignore"
@@ -602,7 +606,7 @@ def _refuse_numbers(
     if is_text or counts[numbers].sum() <= counts.sum() / 2:
         return
     others = cells[unclear] if unclear.any() else cells[~plain]
-    row = column.isin(others).idxmax()
+    row = _first_row(column.isin(others))
     cell = str(column[row])
     if unclear.any():
         point = cell.replace(",", "")
@@ -635,9 +639,10 @@ def _check_target(target: "pd.Series[Any]") -> None:
 def _refuse_gaps(target: "pd.Series[Any]") -> None:
     missing = _is_missing(target)
     if missing.any():
+        row = _first_row(missing)
         raise UserError(
-            f"the target {target.name} has no value in row {missing.idxmax()}: add it, or remove "
-            "the row (?, NA, None, null and nan mean no value)"
+            f"the target {target.name} has no value in row {row}: add it, or remove the row "
+            "(?, NA, None, null and nan mean no value)"
         )
 
 
@@ -738,7 +743,7 @@ def _as_numbers(column: "pd.Series[Any]") -> "pd.Series[float]":
     numbers = pd.to_numeric(column, errors="coerce")
     is_text = numbers.isna() & ~_is_missing(column)
     if is_text.any():
-        row = is_text.idxmax()
+        row = _first_row(is_text)
         raise UserError(
             f"column {column.name}: {column[row]!r:.40} in row {row} is not a number: correct it"
         )
