@@ -156,8 +156,8 @@ def test_sharded_run_equals_ddp_and_its_weights_are_whole(
     assert p.checkpoint.spec_of(best) == {"inputs": 4}
     done = p.finish(tmp_path / "ddp", *options, "--fsdp.enabled=true", ranks=2, expect=1)
     assert "was saved without fsdp" in done.stderr
-    other = ["--fsdp.enabled=true", "--model.kind=batch_norm", "--run.allow_changes=true"]
-    done = p.finish(tmp_path / "fsdp", *options, *other, ranks=2, expect=1)
+    options += ["--fsdp.enabled=true", "--model.kind=batch_norm", "--run.allow_changes=true"]
+    done = p.finish(tmp_path / "fsdp", *options, ranks=2, expect=1)
     assert "step-00000006 does not fit this model (" in done.stderr
 
 

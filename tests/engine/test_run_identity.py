@@ -422,7 +422,7 @@ def test_foreign_content_is_one_line_with_the_file(
     checkpoint = checkpoints(tmp_path)[-1]
     change, message = FOREIGN[kind]
     write_state(checkpoint, change(saved(tmp_path)))
-    uses = [lambda: p.train_here(tmp_path, *SIX)]
+    uses: list[Callable[[], Any]] = [lambda: p.train_here(tmp_path, *SIX)]
     if kind != "no optimizer":
         uses.append(lambda: p.evaluate.load_run(tmp_path / "a", CPU))
         uses.append(lambda: p.checkpoint.load_weights(tmp_path / "a"))
