@@ -45,7 +45,7 @@ class StepMean:
 
         The unit is the mean over the ranks, as these average gradients that have the same unit.
         """
-        _, count = metrics["loss"]
+        count: Count = metrics["loss"][1]
         if is_first:
             self.micro_batches = 0
             self.total: Count = 0
