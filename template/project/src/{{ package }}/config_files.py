@@ -71,7 +71,7 @@ def load(file: str) -> dict[str, Any]:
     except (OSError, UnicodeError) as error:
         raise UserError(f"cannot read {file}: {getattr(error, 'strerror', '') or error}") from None
     if not isinstance(sections, dict):
-        raise UserError(f"{file} needs sections with keys, such as train: {{steps: 100}}")
+        raise UserError(f"{file} needs sections, such as train, with their keys")
     return sections
 
 
