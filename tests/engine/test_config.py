@@ -226,7 +226,10 @@ def test_every_key_that_overrides_another_one_exists_and_is_off_when_null_or_fal
         ("train: 1", r"train is 1 in .*c.yaml, but a section has keys"),
         ("- a", r"c.yaml needs sections, such as train"),
         ("train: {stpes: 1}", r"unrecognized arguments: --train.stpes in .*c.yaml"),
-        ("run: {name: [1]}", r"run.name needs a text or null, not a list in .*c.yaml: quote the"),
+        (
+            "run: {name: [1]}",
+            r"run.name needs a text or null, not a list: quote the value in .*c.yaml",
+        ),
         ("run: {name: {{a}}}", r"c.yaml"),
         ("run:\n  name: a: b", r"c.yaml.*line 2"),
         ("log: {every: null}", r"log.every needs a number, not null in .*c.yaml"),

@@ -83,7 +83,7 @@ class RunLog(SaveConfigCallback):
             kind, _, metric = name.partition("/")
             if kind == split:
                 row[metric] = value.item()
-        if not math.isfinite(row["loss"]):
+        if split == "train" and not math.isfinite(row["loss"]):
             raise UserError(f"the loss is {row['loss']} at step {step:,}: lower model.lr")
         row |= speed
         row["seconds"] = round(self.interval_start - self.started, 3)

@@ -1,5 +1,6 @@
 """Metrics as sums and counts on the device, so that every mean over batches and ranks is exact."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -16,6 +17,10 @@ class Means(Metric):  # type: ignore[misc, unused-ignore]  # mypy may not read t
     """
 
     names: Sequence[str] = ()
+
+    def __init__(self, of_nothing: float = math.nan) -> None:
+        super().__init__()
+        self.of_nothing = of_nothing  # the mean if nothing counts: no validation is then the best
 
     def update(self, metrics: Metrics) -> None:
         """Add the sums and counts of a batch."""
@@ -42,5 +47,6 @@ class Means(Metric):  # type: ignore[misc, unused-ignore]  # mypy may not read t
         for name in self.names:
             total = getattr(self, f"{name}_sum")
             count = getattr(self, f"{name}_count")
-            means[name] = (total / count).nanmean()
+            mean = (total / count).nanmean()
+            means[name] = torch.where(count.any(), mean, self.of_nothing)
         return means

@@ -64,7 +64,7 @@ class Model(LightningModule):
             # in place: the names of parameters stay the same
             self.net.compile(dynamic=False, mode=compile_mode)
         self.prepare = Prepare(spec, source)
-        self.train_means = Means()
+        self.train_means = Means(of_nothing=0.0)
         self.val_means = Means()
         self.step_mean = StepMean(self.mean_over_ranks)
 

@@ -133,5 +133,5 @@ def _as_text(name: str, value: Any, kind: Any, place: str) -> str:
     if isinstance(value, str):
         return value
     if not takes_list and get_origin(kind) is not dict:
-        raise UserError(f"{name} needs {describe(kind)}, not a list{place}: quote the value")
+        raise UserError(f"{name} needs {describe(kind)}, not a list: quote the value{place}")
     return json.dumps(value)

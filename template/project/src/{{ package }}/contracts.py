@@ -5,6 +5,7 @@ An optional attribute is read by one function below, which says what holds witho
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from inspect import signature
 from typing import Any, Protocol
@@ -137,7 +138,9 @@ def spec_fields(spec: Any) -> dict[str, Any] | None:
 def describe_data(data: Any, train_set: Any, val_set: Any, spec: Any) -> list[str]:
     """Return `describe(train_set, val_set, spec)` of data.py: lines on how the data were read."""
     describe = getattr(data, "describe", None)
-    return list(describe(train_set, val_set, spec)) if describe else []
+    with suppress(AttributeError):  # `load` may return other datasets now, such as a Subset
+        return list(describe(train_set, val_set, spec)) if describe else []
+    return []
 
 
 def _restore_spec(data: Any, saved: dict[str, Any]) -> Any:
