@@ -95,7 +95,7 @@ def test_running_killed_and_resumed_run(
     result = fastproj("report", "first", cwd=folder)
     assert "its last row is 2 h 0 min old. --run.name first resumes it." in result.stdout
     last = 10 * kept
-    train(folder, FRAMEWORKS[0], "first", last)
+    train(folder, FRAMEWORKS[0], "first", last, "--run.allow_changes=true")
     result = fastproj("report", "runs/first", cwd=folder)
     assert len(re.findall(r"the run was resumed after step \d+", result.stdout)) == 1
     assert "not finished" not in result.stdout

@@ -121,7 +121,8 @@ class ShardedCheckpoints(Checkpoints):
         state: dict[str, Any],
     ) -> dict[str, Any]:
         """Return the state with this rank's shards."""
-        from torch.distributed.checkpoint import CheckpointException, state_dict_loader
+        from torch.distributed.checkpoint import state_dict_loader
+        from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
         if not (folder / ".metadata").exists():

@@ -223,7 +223,7 @@ def describe(
 ) -> list[str]:
     """Return lines that say what was read, and how it was understood."""
     images = f"{len(train)} + {len(val)} images"
-    if len(spec.classes) > 10:
+    if len(spec.classes) > 5:
         images = f"{len(spec.classes)} classes, {images}"
     elif len(spec.classes) > 1:
         counts = zip(spec.classes, _counts(train), _counts(val), strict=True)

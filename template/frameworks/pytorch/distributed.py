@@ -1,6 +1,7 @@
 """Ranks, their devices, DistributedDataParallel, and the random numbers of a batch."""
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -167,7 +168,11 @@ def fail_together(store: Any) -> Iterator[None]:
             store.set(FAILED, "")
             time.sleep(2)  # until they have read it: the store may end with this process
         if "onnection closed by peer" in str(error) or "onnection reset by peer" in str(error):
-            raise UserError("the connection to another rank is gone: look for its error") from None
+            # not a UserError, after which nothing starts the ranks again
+            print(
+                "error: the connection to another rank is gone: look for its error", file=sys.stderr
+            )
+            raise SystemExit(1) from None
         raise
     finally:
         others.are_over.set()

@@ -138,7 +138,8 @@ def spec_fields(spec: Any) -> dict[str, Any] | None:
 def describe_data(data: Any, train_set: Any, val_set: Any, spec: Any) -> list[str]:
     """Return `describe(train_set, val_set, spec)` of data.py: lines on how the data were read."""
     describe = getattr(data, "describe", None)
-    with suppress(AttributeError):  # `load` may return other datasets now, such as a Subset
+    # `load` may return other datasets now, such as a Subset or a stream
+    with suppress(AttributeError, TypeError):
         return list(describe(train_set, val_set, spec)) if describe else []
     return []
 
