@@ -66,8 +66,9 @@ def check_shared_memory(batch: Any, workers: int, prefetch_factor: int) -> None:
     size = found.f_blocks * found.f_frsize
     if needed > size:
         batches = f"{workers} workers x {prefetch_factor} batches need {needed / 1e6:,.1f} MB"
-        found_size = f"{SHARED_MEMORY} has {size / 1e6:,.1f} MB"
-        raise UserError(f"{found_size}, but {batches}: {MORE_SHARED_MEMORY}")
+        raise UserError(
+            f"{SHARED_MEMORY} has {size / 1e6:,.1f} MB, but {batches}: {MORE_SHARED_MEMORY}"
+        )
 
 
 def _bytes(batch: Any) -> int:
