@@ -167,6 +167,7 @@ def train(cfg: Config) -> dict[str, float]:
             if should_validate:
                 results = validate()
 
+    accelerator.wait_for_everyone()  # a process that ends alone can leave another one waiting
     accelerator.end_training()
     if progress.step < plan.total_steps:
         resume = f"resume with --run.name {folder.name}"
