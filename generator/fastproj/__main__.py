@@ -1,5 +1,6 @@
 """The entry point: `fastproj`, or `python -m fastproj`."""
 
+import io
 import os
 import signal
 import sys
@@ -15,9 +16,7 @@ def main() -> None:
     if sys.platform == "win32":
         guide = "learn.microsoft.com/windows/wsl"
         _fail(f"on Windows, fastproj runs in WSL2 only: install it there ({guide})", 1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` does
-            signal.signal(number, _interrupt)
+    _prepare()
     try:
         from .cli import app  # inside `try`, as a signal may arrive during the import
 
@@ -37,6 +36,15 @@ def main() -> None:
     sys.exit(status)
 
 
+def _prepare() -> None:
+    """Let signals end the program by an exception, and any encoding print any text."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` does
+            signal.signal(number, _interrupt)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not if it is closed
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Exit by an exception, so that temporary files are removed."""
     raise SystemExit(128 + number)
@@ -47,6 +55,7 @@ def _describe(error: Exception) -> tuple[str, int]:
     import typer
 
     from .errors import FastprojError
+    from .show import unwritable
 
     if isinstance(error, typer.TyperException):
         context = getattr(error, "ctx", None)
@@ -59,15 +68,15 @@ def _describe(error: Exception) -> tuple[str, int]:
     if error.filename is None:
         # so that Python does not fail to flush it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return f"cannot write the output ({error.strerror}): check where stdout goes", 1
+        return unwritable(error), 1
     fix = "check that it exists and that you may access it"
     return f"{error.filename}: {error.strerror}; {fix}", 1
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    from .errors import without_passwords
+    from .errors import printable
 
-    print(f"fastproj: {without_passwords(' '.join(message.split()))}", file=sys.stderr)
+    print(f"fastproj: {printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(status)
 
 

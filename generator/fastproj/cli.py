@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import run_commands
-from .errors import UsageError, without_passwords
+from .errors import CONFLICTS, OUTDATED, UsageError
 from .options import (
     AnswersCommand,
     Author,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:  # slow to import
     from .updating.update import UpdateResult
 
 _EXITS = (
-    "Exit status: 0 success; 1 error, or conflicts; 2 usage error; 3 outdated (status); "
-    "128 + N after signal N."
+    "Exit status: 0 success, or nothing to do; 1 error; 2 usage error; 3 outdated (status); "
+    "4 conflicts to resolve; 128 + N after signal N."
 )
 
 app = typer.Typer(
@@ -127,7 +127,7 @@ def new(
         ask=not yes,
         commit=not no_git,
     )
-    print(without_passwords(show.created(created, machine)))
+    show.write(show.created(created, machine))
 
 
 @app.command(cls=AnswersCommand)
@@ -161,7 +161,7 @@ def update(
 
     request = Request(answers_in(context), data or [], to, template, dry_run)
     result = run_update(where, request)
-    print(without_passwords(show.updated(result, dry_run)))
+    show.write(show.updated(result, dry_run))
     _exit(result)
 
 
@@ -174,9 +174,9 @@ def status(
     from .updating.project import status as read_status
 
     state = read_status(where)
-    print(without_passwords(show.as_json(state) if json else show.status_text(state)))
+    print(show.as_json(state) if json else show.status_text(state))
     if state.behind:
-        raise typer.Exit(3)  # 1 is an error
+        raise typer.Exit(OUTDATED)
 
 
 @app.command()
@@ -200,7 +200,7 @@ def add(
     from .updating.components import add as run_add
 
     result, components = run_add(project, names, dry_run, data or [])
-    print(without_passwords(show.added(result, components, names, dry_run)))
+    show.write(show.added(result, components, names, dry_run))
     _exit(result)
 
 
@@ -211,7 +211,7 @@ def remove(names: Names, project: ProjectFolder = Path(), dry_run: DryRun = Fals
     from .updating.components import remove as run_remove
 
     result, components = run_remove(project, names, dry_run)
-    print(without_passwords(show.removed(result, components, dry_run)))
+    show.write(show.removed(result, components, dry_run))
     _exit(result)
 
 
@@ -222,4 +222,4 @@ app.command()(run_commands.bench)
 
 def _exit(result: "UpdateResult") -> None:
     if result.conflicts:
-        raise typer.Exit(1)
+        raise typer.Exit(CONFLICTS)

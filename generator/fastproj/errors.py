@@ -2,6 +2,11 @@
 
 import re
 
+OUTDATED = 3
+"""Exit status of `status` if there is a newer version."""
+CONFLICTS = 4
+"""Exit status of an update with conflicts."""
+
 
 class FastprojError(Exception):
     """An expected failure: what is wrong, where, and how to fix it, in one line."""
@@ -16,6 +21,14 @@ class UsageError(FastprojError):
     status = 2
 
 
-def without_passwords(text: str) -> str:
-    """Return a text in which URLs have no password and no token."""
-    return re.sub(r"(https?://)[^\s/@]+@|(\w://[^\s/:@]*:)[^\s/@]*@", r"\1\2***@", text)
+def printable(line: str) -> str:
+    """Return a text as one line that cannot control a terminal, without passwords.
+
+    Control characters, line breaks and bytes that are not UTF-8 are escaped, as names of files and
+    texts of a template may contain them. URLs lose passwords and tokens.
+    """
+    public = re.sub(r"(https?://)[^\s/@]+@|(\w://[^\s/:@]*:)[^\s/@]*@", r"\1\2***@", line)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in public
+    )

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import string
+import sys
+from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .template.answers import ANSWERS_FILE, as_text, shown_name
+from .errors import printable
+from .template.answers import as_text, shown_name
 
 if TYPE_CHECKING:  # no command needs all of them
     from .creating.hardware import Machine
@@ -18,9 +23,23 @@ if TYPE_CHECKING:  # no command needs all of them
     from .updating.update import UpdateResult
 
 
+def write(text: str) -> None:
+    """Print what was done, which is done also if nobody can read it."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        print(f"fastproj: {unwritable(error)}", file=sys.stderr)
+
+
+def unwritable(error: OSError) -> str:
+    """Return the message for an output that cannot be written."""
+    return f"cannot write the output ({error.strerror}): check where stdout goes"
+
+
 def as_json(result: Machine | Status, **more: Any) -> str:
     """Format the result of a command as JSON."""
-    return json.dumps(asdict(result) | more, indent=2)
+    return _text(json.dumps(asdict(result) | more, indent=2).split("\n"))
 
 
 def detected(machine: Machine) -> str:
@@ -30,7 +49,7 @@ def detected(machine: Machine) -> str:
         names = " and ".join(dict.fromkeys(gpu.name for gpu in machine.gpus))
         gpus = f"{_count(len(machine.gpus), 'GPU')} ({names})"
     hints = "Enter accepts the default in gray; Ctrl-C cancels."
-    return f"Detected: {_count(machine.cores, 'CPU core')}, {gpus}\n{hints}\n"
+    return _text([f"Detected: {_count(machine.cores, 'CPU core')}, {gpus}", hints, ""])
 
 
 def created(project: Project, machine: Machine) -> str:
@@ -40,22 +59,22 @@ def created(project: Project, machine: Machine) -> str:
     files = _count(project.files, "file")
     lines = [f"Created {project.path}: {content}, {files}; {project.git}."]
     lines += [f"Note: {note}." for note in machine.notes]
-    folder = shlex.quote(str(project.path))
-    return "\n".join([*lines, "", "Next:", f"  cd {folder}", "  make setup", "  make train"])
+    folder = _quoted(project.path)
+    return _text([*lines, "", "Next:", f"  cd {folder}", "  make setup", "  make train"])
 
 
 def updated(result: UpdateResult, dry_run: bool) -> str:
     """Describe an update: new answers, changed files, conflicts and next steps."""
     project = result.project
     if result.merge is None:
-        return f"{project.root} is up to date: {result.after}, with these answers."
+        return _text([f"{project.root} is up to date: {result.after}, with these answers."])
     verb = "Would update" if dry_run else "Updated"
     lines = [f"{verb} {project.root} from {project.version} to {result.after}."]
     for key, (was, now) in result.answers.items():
         answer = "(no longer asked)" if now is None else _answer(now)
         lines.append(f"  {shown_name(key)}: {_answer(was)} -> {answer}")
     lines += _changes(result)
-    return "\n".join(lines if dry_run else [*lines, "", *_next_steps(result)])
+    return _text(lines if dry_run else [*lines, "", *_next_steps(result)])
 
 
 def _changes(result: UpdateResult) -> list[str]:
@@ -63,13 +82,15 @@ def _changes(result: UpdateResult) -> list[str]:
     merge = result.merge
     if merge is None:
         return []
-    listed_below = {*merge.renamed, *merge.renamed.values(), *merge.unmerged}
-    lines = []
+    kinds = {}
     for path, (was, now) in merge.changes.items():
-        if path not in listed_below and not path.endswith(ANSWERS_FILE):
-            kind = "changed" if was and now else "removed" if was else "added"
-            lines.append(f"  {kind:9} {path}")
-    lines.sort()
+        kinds[path] = "changed" if was and now else "removed" if was else "added"
+    kinds |= dict.fromkeys(merge.unmerged, "conflict")
+    for was, now in merge.renamed.items():
+        kinds.pop(was, None)
+        if kinds.get(now) == "added":
+            del kinds[now]
+    lines = sorted(f"  {kind:9} {path}" for path, kind in kinds.items())
     lines += [f"  renamed   {was} -> {now}" for was, now in sorted(merge.renamed.items())]
     lines += [f"  {line}" for line in [*merge.notes, *merge.conflicts]]
     return lines if merge.changes else [*lines, "  no file changes"]
@@ -79,7 +100,7 @@ def status_text(status: Status) -> str:
     """Format a status as text."""
     newest = f"; {status.newest} is available: fastproj update" if status.behind else ", the newest"
     answers = [f"{shown_name(key)}={_answer(value)}" for key, value in status.answers.items()]
-    return "\n".join(
+    return _text(
         [
             f"project   {status.project}",
             f"template  {status.template}",
@@ -102,7 +123,7 @@ def component_list(components: Table) -> str:
             lines.append(f"{name:{width}}  {installed:9}  {component.entry['about']}")
     if others:
         lines += ["", "Not for this project:", *others]
-    return "\n".join(lines)
+    return _text(lines)
 
 
 def added(
@@ -114,7 +135,7 @@ def added(
     """Describe what `add` did: files, how to enable each component, and next steps."""
     root = result.project.root
     if not components:
-        return f"{root} has these components already: nothing was changed."
+        return _text([f"{root} has these components already: nothing was changed."])
     names = [component.name for component in components]
     verb = "Would add" if dry_run else "Added"
     lines = [f"{verb} {', '.join(names)} to {root}, from {result.after}."]
@@ -127,7 +148,7 @@ def added(
             lines.append(_use(component))
     if packages:
         lines.append(f"  make setup, which installs {', '.join(packages)}")
-    return "\n".join([*lines, "", *_diff_or_next_steps(result, dry_run)])
+    return _text([*lines, "", *_diff_or_next_steps(result, dry_run)])
 
 
 def _use(component: Component) -> str:
@@ -143,7 +164,7 @@ def removed(result: UpdateResult, components: list[Component], dry_run: bool) ->
     """Describe what `remove` did."""
     root = result.project.root
     if not components:
-        return f"{root} does not have these components: nothing was changed."
+        return _text([f"{root} does not have these components: nothing was changed."])
     names = ", ".join(component.name for component in components)
     lines = [f"{'Would remove' if dry_run else 'Removed'} {names} from {root}."]
     lines += _changes(result)
@@ -151,20 +172,21 @@ def removed(result: UpdateResult, components: list[Component], dry_run: bool) ->
         if component.has_switch:
             section = f"the section {component.section}"
             lines.append(f"  Remove {section} from your config files, if it is there.")
-    return "\n".join([*lines, "", *_diff_or_next_steps(result, dry_run)])
+    return _text([*lines, "", *_diff_or_next_steps(result, dry_run)])
 
 
 def _diff_or_next_steps(result: UpdateResult, dry_run: bool) -> list[str]:
     if dry_run and result.merge:
         trees = [result.merge.head, result.merge.tree]
-        return [result.project.repository.git("diff-tree", "-r", "-p", "--no-ext-diff", *trees)]
+        patch = result.project.repository.git("diff-tree", "-r", "-p", "--no-ext-diff", *trees)
+        return patch.expandtabs().split("\n")
     return _next_steps(result)
 
 
 def _next_steps(result: UpdateResult) -> list[str]:
     """Return the commands that commit what is staged, or undo it."""
     top = result.project.repository.top
-    git = "git" if os.path.samefile(".", top) else shlex.join(["git", "-C", str(top)])
+    git = "git" if os.path.samefile(".", top) else f"git -C {_quoted(top)}"
     if result.conflicts:
         return [
             "Resolve the conflicts (git status lists them), git add the files, "
@@ -181,6 +203,19 @@ def _next_steps(result: UpdateResult) -> list[str]:
         "Or undo it, which keeps other changes:",
         f"  {git} read-tree -m -u {tree} HEAD",
     ]
+
+
+def _text(lines: Iterable[str]) -> str:
+    return "\n".join(map(printable, lines))
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as an argument in a shell; bash, zsh and ksh read `$'...'`."""
+    if str(path).isprintable():
+        return shlex.quote(str(path))
+    plain = set(string.ascii_letters + string.digits + "/._- ")
+    letters = [chr(byte) if chr(byte) in plain else f"\\x{byte:02x}" for byte in os.fsencode(path)]
+    return f"$'{''.join(letters)}'"
 
 
 def _count(number: int, noun: str) -> str:

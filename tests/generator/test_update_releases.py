@@ -80,7 +80,7 @@ def test_update_loses_no_edit(
     result = fastproj("update", "--model", "resnet", "--gpus", "2", cwd=folder)
     # The recipe of another model would replace the user's; the network stays the user's.
     own_recipe = state is edited
-    assert result.returncode == (1 if own_recipe else 0), result.stdout + result.stderr
+    assert result.returncode == (4 if own_recipe else 0), result.stdout + result.stderr
     assert ("yours     src/proj/model.py" in result.stdout) == (state is edited)
     assert lost_edits(folder, before, rendered) == []
     found = yaml.safe_load((folder / ".copier-answers.yml").read_text())

@@ -210,7 +210,7 @@ def _failure(done: subprocess.CompletedProcess[str]) -> str:
     """Return what is wrong with the end of a run; empty if nothing is."""
     if "Traceback" in done.stderr or done.stderr.count("\n") > 1:
         return "more than one line"
-    if done.returncode not in (0, 1, 2, 3):
+    if done.returncode not in (0, 1, 2, 3, 4):
         return "undocumented exit status"
     if done.stderr and (
         done.stdout or not done.returncode or not done.stderr.startswith("fastproj: ")

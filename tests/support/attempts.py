@@ -11,7 +11,7 @@ import hostile_templates
 from arena import Attempt
 from edits import State
 from project_state import harness
-from updating import commit, git, read_files
+from updating import commit, git, read_files, unnamed_paths
 
 
 def prepare(attempt: Attempt, state: State, committed: bool = True) -> None:
@@ -38,6 +38,8 @@ def update_works(state: State, attempt: Attempt) -> None:
         attempt.unchanged(without_objects, "a refused update", objects=False)
         return
     attempt.merged(files, mine, "update")
+    for path in unnamed_paths(attempt.project, done.stdout):
+        attempt.report("surprises", f"the output does not name {path!r}")
     attempt.no_leftovers("update")
     updated = attempt.state()
     if attempt.fastproj("status").stderr:

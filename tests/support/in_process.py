@@ -28,8 +28,9 @@ def run_command(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command, and return what a process of its own would have returned."""
     status = 0
-    stdout = io.StringIO()
-    stderr = io.StringIO()
+    encoding = environment.get("PYTHONIOENCODING", "utf-8")
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding, newline="")
+    stderr = io.TextIOWrapper(io.BytesIO(), encoding, "backslashreplace", newline="")
     with restored_signals(), contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, environment, clear=True))
         stack.enter_context(mock.patch.object(sys, "argv", ["fastproj", *arguments]))
@@ -41,9 +42,11 @@ def run_command(
             main()
         except SystemExit as error:
             status = int(error.code or 0)
-    return subprocess.CompletedProcess(
-        ["fastproj", *arguments], status, stdout.getvalue(), stderr.getvalue()
-    )
+    texts = []
+    for stream in (stdout, stderr):
+        stream.seek(0)
+        texts.append(stream.read())
+    return subprocess.CompletedProcess(["fastproj", *arguments], status, *texts)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 import yaml
+from fastproj.errors import printable
 
 VERSIONS = ["v0.1.0", "v0.2.0", "v0.3.0"]
 
@@ -96,7 +97,12 @@ def release(version: int) -> dict[str, str | bytes]:
 
 def git(folder: Path, *arguments: str) -> str:
     result = subprocess.run(
-        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=False
+        ["git", *arguments],
+        cwd=folder,
+        capture_output=True,
+        check=False,
+        encoding="utf-8",
+        errors="surrogateescape",
     )
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
@@ -190,6 +196,19 @@ def lost_edits(
             missing.append(f"{path}: its mode")
     missing += [f"{path}: came back" for path in rendered.keys() - before.keys() if path in after]
     return missing
+
+
+def unnamed_paths(project: Path, output: str) -> list[str]:
+    """Return the paths that an update changed and that its output does not name."""
+    changed = git(
+        project, "diff", "--name-only", "--no-renames", "--ignore-submodules", "-z", "HEAD"
+    )
+    lines = output.splitlines()
+    return [
+        path
+        for path in changed.split("\0")
+        if path and not any(printable(path) in line for line in lines)
+    ]
 
 
 def commit(project: Path, message: str = "mine") -> None:

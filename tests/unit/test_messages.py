@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fastproj.errors import without_passwords
+from fastproj.errors import printable
 from fastproj.git import Result
 from program import Fastproj
 from updating import MakeProject, commit, edit
@@ -55,7 +55,18 @@ def test_reason_is_the_first_error_of_git(text: str, expected: str) -> None:
     ],
 )
 def test_passwords_are_hidden(text: str, expected: str) -> None:
-    assert without_passwords(text) == expected
+    assert printable(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["a\x1b[2Jb", "a\nb", "a\rb", "a\x9bb", "a\u202eb", "a\u2028b", "a\udcffb", "a\x07b"]
+)
+def test_text_cannot_control_a_terminal(text: str) -> None:
+    line = printable(text)
+    assert (line.isprintable(), line[0], line[-1]) == (True, "a", "b")
+    assert line.encode("ascii")
+    assert printable(line) == line
+    assert printable("größe 模型.py") == "größe 模型.py"
 
 
 def test_password_in_the_answers_file_is_not_printed(

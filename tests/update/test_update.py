@@ -35,8 +35,17 @@ from edits import (
     untracked,
     unusual_names,
 )
+from fastproj.errors import CONFLICTS
 from program import Fastproj
-from updating import MakeProject, commit, git, lost_edits, read_answers, read_files
+from updating import (
+    MakeProject,
+    commit,
+    git,
+    lost_edits,
+    read_answers,
+    read_files,
+    unnamed_paths,
+)
 
 # Those that can be true at once; the attack tries each alone, through the real program.
 COMBINED = [
@@ -95,7 +104,8 @@ def test_update_loses_no_edit(
     result = fastproj("update", cwd=folder)
     assert not (folder / ".git/hooked").exists(), "no hook ran"
     conflicts = bool(git(folder, "ls-files", "-u"))
-    assert result.returncode == int(conflicts), result.stdout + result.stderr
+    assert result.returncode == (CONFLICTS if conflicts else 0), result.stdout + result.stderr
+    assert unnamed_paths(folder, result.stdout) == []
     assert result.stderr == ""
     assert ("CONFLICT" in result.stdout) == conflicts
     assert lost_edits(folder, before, rendered) == []
@@ -159,5 +169,5 @@ def test_dry_run_changes_nothing(make_project: MakeProject, fastproj: Fastproj) 
     shown = fastproj("update", "--dry-run", cwd=folder)
     assert all_files() == before
     result = fastproj("update", cwd=folder)
-    assert shown.returncode == result.returncode == 1
+    assert shown.returncode == result.returncode == CONFLICTS
     assert result.stdout.startswith(shown.stdout.replace("Would update", "Updated").rstrip())

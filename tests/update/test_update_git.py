@@ -19,7 +19,7 @@ def conflict(make_project: MakeProject, fastproj: Fastproj) -> Path:
     edited_same_line(folder)
     commit(folder)
     result = fastproj("update", cwd=folder)
-    assert result.returncode == 1, result.stderr
+    assert result.returncode == 4, result.stderr
     return folder
 
 
@@ -122,7 +122,7 @@ def test_conflict_style_of_the_user_applies(make_project: MakeProject, fastproj:
     git(folder, "config", "merge.conflictStyle", "diff3")
     edited_same_line(folder)
     commit(folder)
-    assert fastproj("update", cwd=folder).returncode == 1
+    assert fastproj("update", cwd=folder).returncode == 4
     assert "\n||||||| " in (folder / ENGINE).read_text()
 
 

@@ -4,8 +4,17 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
 from program import Fastproj
-from updating import MakeProject, commit, edit, git, project_state, read_files
+from updating import (
+    MakeProject,
+    commit,
+    edit,
+    git,
+    project_state,
+    read_files,
+    unnamed_paths,
+)
 
 ENGINE = "src/proj/engine.py"
 
@@ -78,7 +87,7 @@ def test_gitattributes_are_merged(
     git(folder, "reset", "-q", "--hard", "HEAD~1")
     (folder / ".gitattributes").write_text("# mine\n*.py text\n")
     commit(folder)
-    assert fastproj("update", *from_fork, cwd=folder).returncode == 1
+    assert fastproj("update", *from_fork, cwd=folder).returncode == 4
     text = (folder / ".gitattributes").read_text()
     assert "# mine\n*.py text\n" in text
     assert "*.bin binary\n" in text
@@ -139,3 +148,28 @@ def test_update_does_not_call_git_per_file(
     result = fastproj("update", cwd=folder, PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "calls").read_text().count("\n") < 150
+
+
+NAMES = ["a\x1b[2Jb", "two\nlines", "bell\a", "right\u202eleft", os.fsdecode(b"\xff.py"), "ä"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_output_cannot_be_faked_and_needs_no_encoding(
+    encoding: str, make_project: MakeProject, fastproj: Fastproj, fork: Path
+) -> None:
+    """Each name is in a line of its own, and the end of the output is printed."""
+    folder = make_project("v0.3.0")
+    for name in NAMES:
+        (fork / "project" / name).write_text("of the template\n")
+    workflow = fork / "project/.github/my.copier-answers.yml"
+    workflow.parent.mkdir()
+    workflow.write_text("on: push\n")
+    commit(fork)
+    git(fork, "tag", "v0.4.0")
+    update = ["update", "--template", str(fork)]
+    result = fastproj(*update, cwd=folder, PYTHONIOENCODING=encoding)
+    assert (result.returncode, result.stderr) == (0, "")
+    named = result.stdout if encoding != "ascii" else result.stdout.replace("\\xe4", "ä")
+    assert unnamed_paths(folder, named) == []
+    assert all(line.isprintable() for line in result.stdout.splitlines())
+    assert "read-tree -m -u" in result.stdout.splitlines()[-1]

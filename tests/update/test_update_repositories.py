@@ -129,6 +129,6 @@ def test_sha256_repository(make_project: MakeProject, fastproj: Fastproj) -> Non
     edit(readme, "Release", "My release")
     commit(folder)
     result = fastproj("update", cwd=folder)
-    assert (result.returncode, result.stderr) == (1, ""), "a conflict"
+    assert (result.returncode, result.stderr) == (4, ""), "a conflict"
     assert "My release" in readme.read_text()
     assert not (folder / "logo.bin").exists()

@@ -93,7 +93,7 @@ def merge(
         if ours.get(path) != after.get(path):
             result.changes[path] = (ours.get(path), after.get(path))
     for was, now in renames.items():
-        if was not in after and was in ours:
+        if was in ours and was not in after and now in after:
             result.renamed[was] = now
     return result
 
