@@ -149,9 +149,8 @@ def core(setup: Setup) -> Iterator[None]:
                 go.acquire()
 
     def work() -> None:
-        components = component.Components([Pause()])
         try:
-            with mock.patch.object(train, "build_components", return_value=components):
+            with mock.patch.object(train, "build_components", return_value=Pause()):
                 setup.results = train.train(setup.cfg)
         finally:
             done.release()

@@ -98,8 +98,6 @@ class Setup:
             pct_start=cfg.pct_start,
             div_factor=cfg.div_factor,
             final_div_factor=cfg.final_div_factor,
-            base_momentum=cfg.base_momentum,
-            max_momentum=cfg.max_momentum,
         )
 
     def samples(self) -> DataLoader[Any]:

@@ -28,7 +28,11 @@ def test_gradients_are_averaged_in_bf16(package: MakePackage, tmp_path: Path) ->
     try:
         cfg = p.components.ddp_options.DdpOptionsConfig(enabled=True, bf16_gradients=True)
         world = p.distributed.World(0, 2, torch.device("cpu"))
-        net = p.components.ddp_options.DdpOptions(cfg, world).parallelize(model, p.options()).net
+        net = (
+            p.components.ddp_options.DdpOptions(cfg, world)
+            .parallelize(model, p.options(), world)
+            .net
+        )
         net(inputs).square().sum().backward()
     finally:
         dist.destroy_process_group()
@@ -43,7 +47,7 @@ def test_fsdp_is_refused_by_name(package: MakePackage) -> None:
     with pytest.raises(
         p.errors.UserError, match="ddp_options.enabled and fsdp.enabled exclude each other"
     ):
-        components.check(cfg)
+        components.check(cfg, ())
 
 
 def test_one_process_trains_as_without(package: MakePackage, tmp_path: Path) -> None:

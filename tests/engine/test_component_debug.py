@@ -189,4 +189,4 @@ def test_sharded_weights_are_refused(tiny: MakePackage) -> None:
     with pytest.raises(
         p.errors.UserError, match="debug.gradcheck needs whole weights, which fsdp divides"
     ):
-        p.components.build_components(cfg, two_ranks).check(cfg)
+        p.components.build_components(cfg, two_ranks).check(cfg, ())

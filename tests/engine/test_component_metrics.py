@@ -140,7 +140,7 @@ def measure(p: Package, model: nn.Module, batches: list[Any], *options: str) -> 
         p.options("--metrics.enabled=true", *options),
         p.distributed.World(0, 1, torch.device("cpu")),
     )
-    component = p.components.build_components(cfg, world)[0]
+    component = p.components.build_components(cfg, world).components[0]
     run = SimpleNamespace(model=model, world=world, plan=SimpleNamespace(batch_size=1))
     component.wrap_dataset(batches)
     component.check(cfg, ["metrics"])

@@ -35,6 +35,8 @@ from program import Fastproj, Project, run_in
 
 ABOUT_FRAMEWORKS = QUESTIONS["frameworks"]["default"]
 FRAMEWORK_FILES = {name: entry["files"] for name, entry in ABOUT_FRAMEWORKS.items()}
+SEVERAL = {name: it["several"] for name, it in ABOUT_FRAMEWORKS.items() if "several" in it}
+"""The module of a framework that calls several components."""
 REGISTRY = "src/proj/components/__init__.py"
 
 
@@ -49,6 +51,9 @@ def python_parts(framework: str, model: str, modules: list[str]) -> dict[str, Pa
         parts |= {
             f"src/proj/{name}.py": TEMPLATE / f"frameworks/{origin}/{name}.py" for name in names
         }
+    if framework in SEVERAL and set(CLASSES) & set(modules):
+        several = SEVERAL[framework]
+        parts[f"src/proj/{several}.py"] = TEMPLATE / f"frameworks/{framework}/{several}.py"
     for name in modules:
         folder = TEMPLATE / "components" / name
         parts[f"src/proj/components/{module_of(name)}.py"] = folder / "component.py"
@@ -77,6 +82,7 @@ def test_parts_on_disk_match_the_choices() -> None:
         for origin, names in it.items()
         for name in names
     ]
+    listed += SEVERAL.items()
     folders = [TEMPLATE / "frameworks" / name for name in FRAMEWORKS]
     on_disk = {
         (it.name, str(file.relative_to(it).with_suffix("")))

@@ -52,16 +52,16 @@ class DdpOptions(Component):
             why = f"DDP does not support it with steps of {micro_batches} micro-batches"
             self.cfg.refuse("static_graph", f"{why}: set train.gradient_accumulation_steps=1")
 
-    def parallelize(self, model: nn.Module, cfg: BaseConfig) -> Parallel | None:
-        if self.world.size == 1:
-            return None
+    def parallelize(self, model: nn.Module, cfg: BaseConfig, world: World) -> Parallel:
+        if world.size == 1:
+            return super().parallelize(model, cfg, world)
         if self.cfg.sync_batchnorm:
             # in place; `evaluate` has the BatchNorm of the same names
             nn.SyncBatchNorm.convert_sync_batchnorm(model)
         parallel = data_parallel(
             model,
-            self.world,
-            use_channels_last(cfg.speed, self.world.device),
+            world,
+            use_channels_last(cfg.speed, world.device),
             static_graph=self.cfg.static_graph,
         )
         if self.cfg.bf16_gradients:

@@ -66,7 +66,7 @@ def test_synchronized_batchnorm_has_the_weights_and_names(
     monkeypatch.setattr(ddp_options, "data_parallel", lambda net, *_, **__: net)
     world = World(0, 2, torch.device("cuda", 0))
     component = DdpOptions(DdpOptionsConfig(enabled=True, sync_batchnorm=True), world)
-    component.parallelize(model, config(tmp_path))
+    component.parallelize(model, config(tmp_path), world)
     assert type(model[1]) is nn.SyncBatchNorm
     after = dict(model.named_parameters())
     assert after.keys() == before.keys()

@@ -34,12 +34,14 @@ class Fp8(Component):
     """
 
     name = "fp8"
-    needs_gradients_in_validation = True
     emulate: ClassVar[bool] = False
     """For tests: compute without the hardware what it would compute."""
 
     def __init__(self, cfg: Fp8Config, world: World) -> None:
         self.device = world.device
+
+    def needs_gradients_in_validation(self, model: nn.Module) -> bool:
+        return True
 
     def convert_model(self, model: nn.Module) -> nn.Module:
         if not self._supported():

@@ -37,8 +37,6 @@ class Fsdp(Component):
     """Shards each of the model's `blocks`, and the rest."""
 
     name = "fsdp"
-    needs_gradients_in_validation = True
-    """Weights that were gathered under inference mode cannot be trained."""
 
     def __init__(self, cfg: FsdpConfig, world: World) -> None:
         self.cfg = cfg
@@ -53,10 +51,15 @@ class Fsdp(Component):
             start = "start with torchrun --nproc-per-node 2"
             raise UserError(f"fsdp.enabled needs several ranks: {start}")
 
+    def needs_gradients_in_validation(self, model: nn.Module) -> bool:
+        """Weights that were gathered under inference mode cannot be trained."""
+        return True
+
     def parallelize(
         self,
         model: nn.Module,
         cfg: BaseConfig,
+        world: World,
     ) -> Parallel:
         """Shard the model of the CPU; one block at a time is whole on the device."""
         # here, as these imports take a second

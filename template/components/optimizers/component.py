@@ -75,7 +75,6 @@ class Optimizers(Component):
                 lr=cfg.optim.lr,
                 betas=betas,
                 eps=cfg.optim.eps,
-                amsgrad=cfg.optim.amsgrad,
                 fused=cfg.optim.fused,
             )
         return self._layerwise(groups, cfg.optim.lr, {"betas": betas, "eps": cfg.optim.eps})

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from .. import train as program
-from ..component import Components
-from ..components import build_components
 from ..components.tracker import Row, Tracker
 from ..config_base import Section
 from ..errors import Stopped, UserError
@@ -95,14 +93,7 @@ class Recorder(Tracker):
 
 
 def recorded(tracker: Tracker) -> AbstractContextManager[Any]:
-    def with_tracker(*given: Any) -> Components:
-        return Components([*build_components(*given), tracker])
-
-    return mock.patch.object(
-        program,
-        "build_components",
-        with_tracker,
-    )
+    return mock.patch.object(program, "build_components", return_value=tracker)
 
 
 def test_tracker_has_the_rows_of_a_run_that_was_stopped_once(tmp_path: Path) -> None:

@@ -121,8 +121,6 @@ class OptimConfig(Section):
     """AdamW's beta2."""
     eps: float = within("(0, 1)", 1e-8)
     """AdamW's epsilon."""
-    amsgrad: bool = False
-    """Use the AMSGrad variant of AdamW."""
     fused: bool = True
     """Update all parameters in one kernel."""
     set_to_none: bool = True
@@ -137,19 +135,8 @@ class OptimConfig(Section):
     """1cycle: peak learning rate divided by the initial one."""
     final_div_factor: float = within("[1, inf)", 1e4)
     """1cycle: initial learning rate divided by the final one."""
-    three_phase: bool = False
-    """1cycle: fall to the initial learning rate as fast as it rose, then to the final one.
-
-    `pct_start` must be below 0.5.
-    """
-    anneal_strategy: Literal["cos", "linear"] = "cos"
-    """1cycle: rise and fall along half a cosine, or along a straight line."""
     cycle_momentum: bool = True
-    """1cycle: lower beta1 to `base_momentum` while the learning rate rises, and raise it again."""
-    base_momentum: float = within("[0, 1)", 0.85)
-    """1cycle: beta1 at the peak learning rate."""
-    max_momentum: float = within("[0, 1)", 0.95)
-    """1cycle: beta1 at the start and at the end."""
+    """1cycle: lower beta1 from 0.95 to 0.85 while the learning rate rises, and raise it again."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def evaluate_run(folder: Path, world: World, split: str = "val") -> dict[str, fl
     prepare = data.Prepare(spec, cfg.data).to(world.device)
     indices, num_batches = loader.val_batches(len(samples), cfg.train.batch_size, world)
     components = build_components(cfg, world)
-    needs_gradients = components.need_gradients_in_validation(net)
+    needs_gradients = components.needs_gradients_in_validation(net)
     with closing(loader.Loader(samples, indices, cfg.loader, world)) as batches:
         return evaluate(net, batches, num_batches, prepare, autocast, world, needs_gradients)
 

@@ -1,7 +1,6 @@
 """AdamW with its parameter groups, gradient clipping, and the 1cycle schedule."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +11,11 @@ from .config import OptimConfig
 from .contracts import no_weight_decay
 from .errors import UserError
 from .loader import BatchPlan
+
+MAX_MOMENTUM = 0.95
+"""beta1 of 1cycle at the start and at the end, as of OneCycleLR."""
+BASE_MOMENTUM = 0.85
+"""beta1 of 1cycle at the peak learning rate."""
 
 
 def adamw(model: nn.Module, cfg: OptimConfig) -> Optimizer:
@@ -35,7 +39,6 @@ def adamw(model: nn.Module, cfg: OptimConfig) -> Optimizer:
         lr=cfg.lr,
         betas=(cfg.beta1, cfg.beta2),
         eps=cfg.eps,
-        amsgrad=cfg.amsgrad,
         fused=cfg.fused,
     )
 
@@ -65,21 +68,11 @@ def clip(
     return norm
 
 
-@dataclass(frozen=True)
-class Phase:
-    """A part of the schedule: its first and last step, and the values at these two."""
-
-    first_step: float
-    last_step: float
-    lr: tuple[float, float]
-    momentum: tuple[float, float]
-
-
 class OneCycle:
-    """1cycle, as torch's OneCycleLR; momentum mirrors the learning rate.
+    """1cycle: the learning rate rises to its peak and falls, along half a cosine each.
 
-    It is a function of the step, so a checkpoint has no state of it. Smith and Topin 2018
-    (arXiv:1708.07120).
+    beta1 mirrors it. As torch's OneCycleLR, but a function of the step, so a checkpoint has no
+    state of it. Smith and Topin 2018 (arXiv:1708.07120).
     """
 
     def __init__(self, cfg: OptimConfig, plan: BatchPlan) -> None:
@@ -87,48 +80,22 @@ class OneCycle:
         ratio = plan.global_batch_size / cfg.base_batch
         scale = {"none": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}
         self.peak = cfg.lr * scale[cfg.lr_scaling]
-        initial = self.peak / cfg.div_factor
-        final = initial / cfg.final_div_factor
-        low = cfg.base_momentum
-        high = cfg.max_momentum
-        end = max(plan.total_steps - 1.0, 2.0)
-        top = min(max(cfg.pct_start * plan.total_steps - 1, 1.0), end - 1)
-        rise = Phase(0.0, top, (initial, self.peak), (high, low))
-        if cfg.three_phase:
-            middle = min(2 * top, end - 1)
-            fall = Phase(
-                top,
-                middle,
-                (self.peak, initial),
-                (low, high),
-            )
-            self.phases = [
-                rise,
-                fall,
-                Phase(
-                    middle,
-                    end,
-                    (initial, final),
-                    (high, high),
-                ),
-            ]
-        else:
-            self.phases = [
-                rise,
-                Phase(
-                    top,
-                    end,
-                    (self.peak, final),
-                    (low, high),
-                ),
-            ]
+        self.last_step = max(plan.total_steps - 1.0, 2.0)
+        top = cfg.pct_start * plan.total_steps - 1
+        self.top = min(max(top, 1.0), self.last_step - 1)
+        """Step at which the learning rate has its peak."""
 
     def set(self, optimizer: Optimizer, step: int) -> float:
         """Set the learning rate and, in optimizers that have it, the momentum (beta1) of a step."""
-        phase = next((it for it in self.phases if step <= it.last_step), self.phases[-1])
-        progress = (step - phase.first_step) / (phase.last_step - phase.first_step)
-        lr = self._anneal(*phase.lr, progress)
-        momentum = self._anneal(*phase.momentum, progress)
+        initial = self.peak / self.cfg.div_factor
+        if step <= self.top:
+            progress = step / self.top
+            lr = anneal(initial, self.peak, progress)
+            momentum = anneal(MAX_MOMENTUM, BASE_MOMENTUM, progress)
+        else:
+            progress = min((step - self.top) / (self.last_step - self.top), 1.0)
+            lr = anneal(self.peak, initial / self.cfg.final_div_factor, progress)
+            momentum = anneal(BASE_MOMENTUM, MAX_MOMENTUM, progress)
         for group in optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
             if self.cfg.cycle_momentum and "betas" in group:
@@ -137,17 +104,10 @@ class OneCycle:
                 group["momentum"] = momentum
         return lr
 
-    def _anneal(
-        self,
-        start: float,
-        end: float,
-        progress: float,
-    ) -> float:
-        progress = min(progress, 1.0)
-        left = 1 - progress
-        if self.cfg.anneal_strategy == "cos":
-            left = (1 + math.cos(math.pi * progress)) / 2
-        return end + (start - end) * left
+
+def anneal(start: float, end: float, progress: float) -> float:
+    """Return the value between start and end, along half a cosine."""
+    return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:

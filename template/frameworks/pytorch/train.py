@@ -32,7 +32,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     world = world or World(0, 1, distributed.find_device(cfg.run.device))
     cfg.check_cuda_graphs(world.size)
     components = build_components(cfg, world)  # what `fastproj add` brought; none by default
-    components.check(cfg)
+    components.check(cfg, ())
     torch.manual_seed(cfg.run.seed)
     precision_name, autocast, scaler = precision.setup(cfg.speed, world.device)
 
@@ -116,7 +116,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 prepare,
                 autocast,
                 world,
-                components.need_gradients_in_validation(model),
+                components.needs_gradients_in_validation(model),
             )
             components.on_validation(run, results)
         checkpoints.save_best(run.step, results, cfg.train.monitor, cfg.train.monitor_mode)
