@@ -125,17 +125,17 @@ def bench(
     python: Python = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder of bench.json and bench.svg; runs by default."),
+        typer.Option("--output", "-o", help="Folder of bench.json; runs by default."),
     ] = None,
 ) -> None:
-    """Measure how much faster each technique makes the training.
+    """Measure how much faster each technique makes the training."""
+    import json
 
-    Prints a table and writes a chart.
-    """
     from tqdm import tqdm
 
     from .runs import bench as results
     from .runs.comparison import Comparison, Measure
+    from .runs.files import replace
     from .runs.project import find_project
     from .runs.techniques import applicable
 
@@ -156,8 +156,10 @@ def bench(
             comparisons |= measure.compare(technique.without, enabled, drop=False)
         bar.close()
     print(results.table(comparisons))
-    results.write(folder, results.as_record(setting, techniques, comparisons))
-    print(f"\n{folder / 'bench.json'} and bench.svg have the rounds of each technique")
+    record = results.as_record(setting, techniques, comparisons)
+    folder.mkdir(parents=True, exist_ok=True)
+    replace(folder / "bench.json", json.dumps(record, indent=1) + "\n")
+    print(f"\n{folder / 'bench.json'} has the rounds of each technique")
 
 
 @contextmanager

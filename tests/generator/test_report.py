@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from matrix import ENGINE_MODEL, FRAMEWORKS, tiers
 from program import LIMIT_S, Fastproj, Project
-from trained import slow_project, start_training, train, train_row, write_run
+from trained import slow_project, start_training, train
 
 pytestmark = pytest.mark.slow
-ROWS = [train_row(10, 1.0), train_row(20, 2.0)]
 KEYS = {"lightning": ("data.num_workers", "trainer.val_check_interval")}
 LOADED = {"img", "script", "link", "iframe", "object", "embed", "base"}
 
@@ -126,17 +125,3 @@ def test_runs_are_compared(project: Project, fastproj: Fastproj, tmp_path: Path)
     assert re.search(r"<th>optim.lr</th><td>0.001</td><td>0.004</td>", text)
     assert not (folder / "runs/low/report.html").exists()
     assert "page  runs/report.html" in result.stdout
-
-
-def test_without_matplotlib_the_summary_is_printed(
-    fastproj: Fastproj, environment: dict[str, str], tmp_path: Path
-) -> None:
-    folder = write_run(tmp_path / "first", ROWS)
-    (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden/matplotlib.py").write_text("raise ImportError('hidden')\n")
-    search = os.pathsep.join([str(tmp_path / "hidden"), environment.get("PYTHONPATH", "")])
-    result = fastproj("report", str(folder), PYTHONPATH=search)
-    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
-    assert "pip install matplotlib" in result.stderr
-    assert re.search(r"samples per second +640", result.stdout)
-    assert not (folder / "report.html").exists()

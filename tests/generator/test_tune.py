@@ -161,7 +161,6 @@ def test_bench_measures_techniques(fastproj: Fastproj, tmp_path: Path) -> None:
     assert found["batch"]["ratios"] == pytest.approx([4.0]), "64 samples in the time of 16"
     assert found["clipping"]["ratios"] == pytest.approx([1.0])
     assert re.search(r"^batch +800 +3,200 +4\.00 ", done.stdout, re.MULTILINE), done.stdout
-    assert (folder / "runs/bench.svg").read_text().rstrip().endswith("</svg>")
 
 
 @pytest.mark.parametrize(

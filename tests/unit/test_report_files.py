@@ -1,11 +1,16 @@
 """`fastproj report` on files that a test writes: damage, odd names, and what the rows prove."""
 
+import json
 import os
+import random
 import shutil
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
+from fastproj.runs import page, summary
 from fastproj.runs.diagnosis import compare, diagnose
 from fastproj.runs.run import Run, read_runs
 from fastproj.runs.summary import differing
@@ -14,12 +19,6 @@ from program import Fastproj
 from trained import train_row, val_row, write_run
 
 ROWS = [train_row(10, 1.0, 0.9), train_row(20, 2.0, 0.5), val_row(20, 2.5, 0.6)]
-
-
-@pytest.fixture
-def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what takes a second."""
-    monkeypatch.setattr("fastproj.runs.charts.curves", lambda runs: [])
 
 
 def read(
@@ -76,7 +75,6 @@ def test_missing_run_is_refused(fastproj: Fastproj, tmp_path: Path) -> None:
         assert message in result.stderr
 
 
-@pytest.mark.usefixtures("no_charts")
 def test_newest_run_is_read_from_a_folder_inside_the_project(
     fastproj: Fastproj, tmp_path: Path
 ) -> None:
@@ -89,6 +87,98 @@ def test_newest_run_is_read_from_a_folder_inside_the_project(
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "runs/newest/report.html").exists()
     assert not (tmp_path / "runs/old/report.html").exists()
+
+
+def test_odd_values_end_in_a_page_or_in_one_line(fastproj: Fastproj, tmp_path: Path) -> None:
+    """No row and no config, however damaged, ends in a traceback or controls the terminal."""
+    odd: list[Any] = [float("nan"), -float("inf"), 10**400, 10**18, -1, 0.5, 1e-320, 1e308]
+    odd += [None, True, "x", "1e5", "\x1b[2K\r", "\ud800", "a\nb", [], [1], {}, {"a": {"b": 1}}]
+    config = {"loader": {"num_workers": 2}, "train": {"batch_size": 64, "monitor": "loss"}}
+    record: dict[str, Any] = {"config": config, "versions": {"torch": "2.13"}, "steps": 100}
+    record |= {"commit": "abc", "command": ["a"], "trained_with": {"training samples": 10}}
+    other = write_run(tmp_path / "other", ROWS)
+    statuses = set()
+    for number in range(120):
+        draw = random.Random(number)  # noqa: S311
+        rows = [dict(row) for place in range(1, 9) for row in _steps(place)]
+        changed: dict[str, Any] = json.loads(json.dumps(record))
+        for _ in range(draw.randint(0, 2)):
+            row = draw.choice(rows)
+            row[draw.choice([*row, "new\x1b[31m", "skipped"])] = draw.choice(
+                odd[: draw.choice([8, 19])]
+            )
+        for _ in range(draw.randint(0, 2)):
+            parts = [
+                part for part in (changed, *changed.values()) if isinstance(part, dict) and part
+            ]
+            part = draw.choice(parts)
+            part[draw.choice([*part])] = draw.choice(odd)
+        if draw.random() < 0.3:
+            draw.shuffle(rows)
+        folder = tmp_path / str(number)
+        write_run(folder, rows)
+        (folder / "config.json").write_text(json.dumps(changed))
+        if draw.random() < 0.1:
+            damaged = bytearray((folder / "metrics.jsonl").read_bytes())
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+            (folder / "metrics.jsonl").write_bytes(damaged)
+        result = fastproj("report", str(folder), *([str(other)] if number % 3 == 0 else []))
+        statuses.add(result.returncode)
+        assert result.stderr.count("\n") == result.returncode <= 1, result.stderr
+        assert result.stdout.replace("\n", "").isprintable(), number
+    assert statuses == {0, 1}
+
+
+def _steps(place: int) -> list[dict[str, Any]]:
+    return [train_row(10 * place, float(place)), val_row(10 * place, place + 0.1, 1 / place)]
+
+
+@pytest.mark.parametrize("nested", ["[", '{"config":'])
+def test_deeply_nested_files_are_refused(nested: str, fastproj: Fastproj, tmp_path: Path) -> None:
+    for file in ("metrics.jsonl", "config.json"):
+        folder = write_run(tmp_path / file, ROWS)
+        (folder / file).write_text(100_000 * nested + "\n1\n")
+        result = fastproj("report", str(folder))
+        assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stderr
+
+
+def test_long_runs_take_linear_time_and_have_small_pages(tmp_path: Path) -> None:
+    """Counted in executed lines: four times as many rows execute four times as many."""
+
+    def lines(count: int, kind: str) -> int:
+        rows = [train_row(place, float(place)) for place in range(1, count)]
+        for place, row in enumerate(rows):
+            if kind == "resumed":
+                row["seconds"] = float(count - place)
+            if kind == "metrics":
+                row |= {"split": "val", f"accuracy{place}": float("nan") if place % 2 else 1.0}
+        executed = 0
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            nonlocal executed
+            executed += 1
+            return trace
+
+        run = read(tmp_path / kind / str(count), rows)
+        sys.settrace(trace)
+        try:
+            summary.text([run])
+            text = page.page([run])
+        finally:
+            sys.settrace(None)
+        assert len(text) < 200_000
+        return executed
+
+    for kind in ("plain", "resumed", "metrics"):
+        assert lines(1600, kind) < 5 * lines(400, kind), kind
+
+
+def test_links_are_replaced_and_not_followed(fastproj: Fastproj, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "first", ROWS)
+    (folder / "report.html").symlink_to(tmp_path / "elsewhere")
+    assert fastproj("report", str(folder)).returncode == 0
+    assert not (tmp_path / "elsewhere").exists()
+    assert not (folder / "report.html").is_symlink()
 
 
 def test_cut_last_line_is_left_out(tmp_path: Path) -> None:
@@ -117,7 +207,6 @@ def test_names_and_values_are_escaped(fastproj: Fastproj, tmp_path: Path) -> Non
         assert text.count("&lt;script&gt;") > 5
 
 
-@pytest.mark.usefixtures("no_charts")
 def test_other_files_are_not_replaced(fastproj: Fastproj, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "first", ROWS)
     (tmp_path / "mine.html").write_text("<p>mine</p>")
@@ -142,7 +231,6 @@ def test_other_files_are_not_replaced(fastproj: Fastproj, tmp_path: Path) -> Non
     )
 
 
-@pytest.mark.usefixtures("no_charts")
 def test_report_replaces_a_report_elsewhere(fastproj: Fastproj, tmp_path: Path) -> None:
     """Two runs of the same name are told apart by their folders."""
     for place in ("here", "there"):
@@ -165,6 +253,52 @@ def test_events_are_told(tmp_path: Path) -> None:
         (90, "the run was resumed after step 90"),
         (100, "1 steps were skipped until step 100"),
     ]
+
+
+def test_drop_of_speed_is_an_event(tmp_path: Path) -> None:
+    speeds = [1000.0, 400.0, *8 * [1000.0], *8 * [600.0], *8 * [500.0]]
+    rows = [
+        train_row(10 * place, float(place), samples_per_second=speed)
+        for place, speed in enumerate(speeds, 1)
+    ]
+    fall = "the speed fell from 1,000 to 600 samples per second after step 100"
+    assert events(read(tmp_path / "a", rows)) == [(100, fall)]
+
+
+def test_values_that_are_not_finite_are_an_event(tmp_path: Path) -> None:
+    rows = [*ROWS, train_row(30, 4.0, grad_norm=float("inf"))]
+    assert (30, "grad_norm is not finite in 1 row, first at step 30") in events(
+        read(tmp_path / "a", rows)
+    )
+
+
+def test_best_value_of_each_metric(tmp_path: Path) -> None:
+    """The direction is that of train.monitor_mode, or known by the metric's name."""
+    rows = [
+        val_row(step, float(step), loss) | {"accuracy": 1 - loss, "mae": loss, "odd": loss}
+        for step, loss in ((1, 0.5), (2, 0.1), (3, 0.2))
+    ]
+    facts = summary.facts([read(tmp_path / "a", rows)])
+    assert facts["lowest validation loss"] == ["0.1 at step 2"]
+    assert facts["highest validation accuracy"] == ["0.9 at step 2"]
+    assert facts["lowest validation mae"] == ["0.1 at step 2"]
+    assert facts["validation odd"] == ["0.2"]
+    assert "highest validation odd" not in facts
+    config = {"train": {"monitor": "odd", "monitor_mode": "max"}}
+    facts = summary.facts([read(tmp_path / "b", rows, config)])
+    assert facts["highest validation odd"] == ["0.5 at step 1"]
+
+
+def test_runs_with_other_data_are_not_compared(tmp_path: Path) -> None:
+    fast = [row | {"samples_per_second": 9000.0} for row in ROWS]
+    one = write_run(tmp_path / "one", ROWS, {"data": {"path": None}})
+    two = write_run(tmp_path / "two", fast, {"data": {"path": "photos"}})
+    runs = read_runs([one, two])
+    said = "The runs have other data (data.path): neither results nor speeds are compared."
+    assert compare(runs, differing(runs)) == [said]
+    samples = [{"training samples": count} for count in (100, 200)]
+    runs = [read(tmp_path / f"run{len(fast)}{it}", ROWS, trained_with=it) for it in samples]
+    assert "(the number of training samples)" in compare(runs, differing(runs))[0]
 
 
 def test_time_of_phases(tmp_path: Path) -> None:
@@ -202,7 +336,10 @@ def test_bottlenecks_are_told_apart(tmp_path: Path) -> None:
             )
         )
 
-    neither = "Neither the loader nor validation is the bottleneck: data wait 9%, validation 9% of the time."
+    neither = (
+        "The training steps take most of the time (data wait 9%, validation 9%): "
+        "fastproj tune looks for faster options."
+    )
     loader = "The loader is the bottleneck: data wait 38% of the training loop; try loader.num_workers 6 (now 3)."
     validation = (
         "Validation, with its checkpoints, takes 50% of the time: raise train.eval_every (now 10)."
@@ -263,7 +400,6 @@ def test_small_batch_is_named_if_only_the_batch_differs(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.usefixtures("no_charts")
 def test_run_copied_from_another_machine(fastproj: Fastproj, tmp_path: Path) -> None:
     folder = write_run(
         tmp_path / "first", ROWS, steps=20, command=["/home/another/train.py"], commit="abc-dirty"

@@ -1,7 +1,5 @@
-"""The results of `fastproj bench`: a table, a file and a chart."""
+"""The results of `fastproj bench`: a table and a record."""
 
-import json
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -72,18 +70,6 @@ def as_record(
         "processes": setting.processes,
         "techniques": entries,
     }
-
-
-def write(folder: Path, record: dict[str, Any]) -> None:
-    """Write what was measured, and draw the ratios, which needs matplotlib."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bench.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-
-    from . import charts
-
-    entries = record["techniques"].items()
-    ratios = {name: entry["ratios"] for name, entry in entries if entry["ratios"]}
-    charts.ratio_bars(ratios).savefig(folder / "bench.svg")
 
 
 def _speeds(trials: list[Trial]) -> list[float]:

@@ -1,14 +1,21 @@
 """What limits a run and what went wrong, in sentences that say only what the rows prove."""
 
 import math
+import re
+from operator import itemgetter
 
-from .run import Row, Run
-from .times import TRAIN, VALIDATE, WAIT, events, phases, samples_per_second, seconds_per_step
+from .run import Row, Run, printable
+from .times import TRAIN, VALIDATE, WAIT, phases, samples_per_second, seconds_per_step
 
 MOST_WAIT = 0.1
 """Share of the training loop from which the loader is named."""
 MOST_VALIDATION = 0.25
 """Share of the time from which validation is named."""
+METRICS = 20
+"""Metrics of the validation that are described."""
+LOWER = re.compile("loss|error|mae|mse|rmse|perplexity|bits_per")
+"""Metrics of which the lowest value is the best."""
+HIGHER = re.compile("acc|auc|f1|iou|dice|precision|recall|r2|score|psnr|ssim|map$|bleu|rouge")
 
 
 def diagnose(run: Run) -> list[str]:
@@ -72,22 +79,29 @@ def _bottlenecks(run: Run) -> list[str]:
         more = 2 * workers if isinstance(workers, int) and workers else 4
         findings.append(
             f"The loader is the bottleneck: data wait {waits:.0%} of the training loop; "
-            f"try {run.names.name('loader.num_workers')} {more} (now {workers})."
+            f"try {run.names.name('loader.num_workers')} {more} (now {_shown(workers)})."
         )
     if validation >= MOST_VALIDATION:
         every = run.option("train.eval_every") or "each epoch"
         findings.append(
             f"Validation, with its checkpoints, takes {validation:.0%} of the time: "
-            f"raise {run.names.name('train.eval_every')} (now {every})."
+            f"raise {run.names.name('train.eval_every')} (now {_shown(every)})."
         )
     if not findings and run.of("train", "data_wait"):
-        shares = f"data wait {waits:.0%}, validation {validation:.0%} of the time"
-        findings.append(f"Neither the loader nor validation is the bottleneck: {shares}.")
+        findings.append(
+            f"The training steps take most of the time (data wait {waits:.0%}, validation "
+            f"{validation:.0%}): fastproj tune looks for faster options."
+        )
     return findings
 
 
+def _shown(value: object) -> str:
+    """Return the value of an option in a sentence."""
+    return printable("not known" if value is None else value)
+
+
 def _overfitting(run: Run) -> str:
-    best = lowest(run)
+    best = best_row(run, "loss")
     if best is None:
         return ""
     later = [row for row in run.of("val", "loss") if row["step"] > best["step"]]
@@ -103,25 +117,35 @@ def _overfitting(run: Run) -> str:
         f"from {best['loss']:.4g} at step {best['step']:,} "
         f"to {last['loss']:.4g} at step {last['step']:,}"
     )
-    return f"The model overfits: the validation loss rose {rise}, while the training loss fell."
+    return (
+        f"The model overfits: the validation loss rose {rise}, while the training loss fell. "
+        "Train for fewer steps, regularize more, or add data."
+    )
 
 
-def lowest(run: Run) -> Row | None:
-    """Return the row of the lowest validation loss."""
-    rows = [row for row in run.of("val", "loss") if math.isfinite(row["loss"])]
-    return min(rows, key=_loss, default=None)
+def best_row(run: Run, metric: str) -> Row | None:
+    """Return the validation with the best value of a metric, if it is known which is better."""
+    rows = [row for row in run.of("val", metric) if math.isfinite(row[metric])]
+    lowest = is_lower_better(run, metric)
+    if lowest is None or not rows:
+        return None
+    return min(rows, key=itemgetter(metric)) if lowest else max(rows, key=itemgetter(metric))
+
+
+def is_lower_better(run: Run, metric: str) -> bool | None:
+    """Whether a lower value of a metric is better; None if that is not known."""
+    if metric == run.option("train.monitor"):
+        return bool(run.option("train.monitor_mode") == "min")
+    if LOWER.search(metric):
+        return True
+    return False if HIGHER.search(metric) else None
 
 
 def compare(runs: list[Run], differing: dict[str, list[str]]) -> list[str]:
-    """Compare the lowest validation losses and the speeds of several runs."""
-    findings = []
-    losses = {run.name: best["loss"] for run in runs if (best := lowest(run))}
-    if len(losses) > 1:
-        low, *_, high = sorted(losses, key=losses.__getitem__)
-        findings.append(
-            f"{low} has the lowest validation loss, {losses[low]:.4g}; "
-            f"the highest is {losses[high]:.4g}, {high}."
-        )
+    """Compare the best validations and the speeds of several runs that have the same data."""
+    if data := _other_data(runs, differing):
+        return [f"The runs have other data ({data}): neither results nor speeds are compared."]
+    findings = _compare_results(runs)
     speeds = {run: speed for run in runs if (speed := samples_per_second(run))}
     if len(speeds) < 2:
         return findings
@@ -129,28 +153,47 @@ def compare(runs: list[Run], differing: dict[str, list[str]]) -> list[str]:
     if speeds[fast] > 1.2 * speeds[slow]:
         ratio = f"{speeds[fast] / speeds[slow]:.1f} times as many samples per second"
         findings.append(f"{fast.name} trains {ratio} as {slow.name}.")
-        batch = "train.batch_size"
-        only_it_differs = list(differing) == [slow.names.name(batch)]
-        if only_it_differs and fast.option(batch) > slow.option(batch):
-            reason = f"only {slow.names.name(batch)} differs"
+        batch = slow.names.name("train.batch_size")
+        small = slow.options.get(batch)
+        large = fast.options.get(batch)
+        if (
+            list(differing) == [batch]
+            and isinstance(small, int)
+            and isinstance(large, int)
+            and small < large
+        ):
+            reason = f"only {batch} differs"
             findings.append(f"The small batch is the bottleneck of {slow.name}: {reason}.")
     return findings
 
 
-def happened(run: Run) -> list[tuple[int, str]]:
-    """Return the events of a run, also values that are not finite, and that it has not finished."""
-    happened = events(run)
-    steps: dict[str, list[int]] = {}
-    for row in run.rows:
-        for name, value in row.items():
-            if name != "split" and not math.isfinite(value):
-                steps.setdefault(name, []).append(row["step"])
-    for name, places in steps.items():
-        rows = f"{len(places)} rows, first at step {places[0]:,}"
-        happened.append((places[0], f"{name} is not finite in {rows}"))
-    if ending := unfinished(run):
-        happened.append((run.rows[-1]["step"], ending.removesuffix(".")))
-    return sorted(happened)
+def _other_data(runs: list[Run], differing: dict[str, list[str]]) -> str:
+    """Return the options by which the data differ; empty if they are the same."""
+    sections = tuple(run.names.data for run in runs)
+    options = [name for name in differing if name.startswith(sections)]
+    samples = {str(run.samples) for run in runs} - {"None"}
+    if not options and len(samples) > 1:
+        options = ["the number of training samples"]
+    return ", ".join(options)
+
+
+def _compare_results(runs: list[Run]) -> list[str]:
+    """Name the runs with the best and the worst value of each metric."""
+    findings = []
+    metrics = set[str]().union(*(run.columns["val"] for run in runs)) - {"loss"}
+    for metric in ["loss", *sorted(metrics)][:METRICS]:
+        best = {run: row[metric] for run in runs if (row := best_row(run, metric))}
+        if len(best) > 1:
+            low, *_, high = sorted(best, key=best.__getitem__)
+            lower_is_better = is_lower_better(low, metric)
+            first, last = (low, high) if lower_is_better else (high, low)
+            extreme = "lowest" if lower_is_better else "highest"
+            other = "highest" if lower_is_better else "lowest"
+            findings.append(
+                f"{first.name} has the {extreme} validation {metric}, {best[first]:.4g}; "
+                f"the {other} is {best[last]:.4g}, {last.name}."
+            )
+    return findings
 
 
 def duration(seconds: float) -> str:

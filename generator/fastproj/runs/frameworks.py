@@ -18,6 +18,7 @@ class Framework:
     folder: str
     run: str
     resume: str
+    data: str
     trial: Options
     ranks: str = ""
     names: dict[str, str] | None = None

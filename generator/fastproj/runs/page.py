@@ -5,12 +5,14 @@ from html import escape
 from time import strftime
 
 from . import charts, summary
-from .diagnosis import happened
 from .run import Run
 from .summary import Table
+from .times import events
 
 MARK = '<meta name="generator" content="fastproj report">'
 """By which a report is told from other files, which it does not replace."""
+EVENTS = 100
+"""Events of a run that the page has."""
 HEAD = """<!doctype html>
 <html lang="en">
 <head>
@@ -37,12 +39,12 @@ th, td { padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); tex
   vertical-align: top; }
 th:first-child, .texts td { text-align: left; } th:first-child { font-weight: normal;
   color: var(--muted); }
-.numbers td { white-space: nowrap; } .texts td { overflow-wrap: anywhere; min-width: 12rem; }
+@media (min-width: 600px) { .numbers td { white-space: nowrap; } }
+.texts td { overflow-wrap: anywhere; min-width: 12rem; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 440px), 1fr));
   gap: 1rem; }
 figure { margin: 0; min-width: 0; } figcaption { font-weight: 600; }
-svg { display: block; width: 100%; height: auto;
-  } svg text { font-family: system-ui, sans-serif !important; }
+figure svg { display: block; width: 100%; height: auto; }
 .swatch { display: inline-block; width: .8em; height: .8em; border-radius: 3px;
   margin-right: .4em; }
 .key { margin-right: 1.2em; white-space: nowrap; }
@@ -53,8 +55,9 @@ def page(runs: list[Run]) -> str:
     """Return the page about one run, or a comparison of several."""
     title = escape(", ".join(run.name for run in runs))
     date = strftime("%Y-%m-%d at %H:%M")
+    style = f"<style>{STYLE}{charts.STYLE}</style>"
     parts = [
-        f"{HEAD}<title>Report: {title}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
+        f"{HEAD}<title>Report: {title}</title>\n{style}\n</head>\n<body>",
         f"<h1>{title}</h1>\n<p class=muted>Written by fastproj report on {date}.</p>",
         _list(summary.findings(runs), "findings"),
         _section("Summary", _table(summary.facts(runs), runs)),
@@ -116,15 +119,20 @@ def _curves(runs: list[Run]) -> str:
         for title, svg in charts.curves(runs)
     )
     note += " A dotted vertical line is a resume."
+    left = len(charts.names(runs)) - charts.MOST
+    note += f" {left} more numbers are not drawn." if left > 0 else ""
     return f"{_keys(colors)}<p class=muted>{note}</p><div class=charts>{figures}</div>"
 
 
 def _events(runs: list[Run]) -> str:
-    events = []
+    sentences = []
     for run in runs:
         begin = f"{run.name}: " if len(runs) > 1 else ""
-        events += [f"{begin}{event}" for _, event in happened(run)]
-    return _list(events, "events")
+        happened = [f"{begin}{event}" for _, event in events(run)]
+        sentences += happened[:EVENTS]
+        if len(happened) > EVENTS:
+            sentences.append(f"{begin}{len(happened) - EVENTS:,} more events")
+    return _list(sentences, "events")
 
 
 def _keys(colors: Iterable[tuple[str, str]]) -> str:

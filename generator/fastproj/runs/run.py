@@ -1,8 +1,10 @@
 """Finding and reading runs: metrics.jsonl, which may still grow, and config.json."""
 
 import json
+import shlex
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,10 @@ Row = dict[str, Any]
 """A line of metrics.jsonl: `split` is train or val, `step` counts optimizer steps."""
 METRICS = "metrics.jsonl"
 CONFIG = "config.json"
+MEASURED = ("step", "seconds", "samples_per_second", "data_wait", "skipped")
+"""Values of a row that are neither negative nor NaN nor infinite."""
+LARGEST = 1e15
+"""Of these values: integers up to it are exact, and dates and times can be computed."""
 
 
 @dataclass(frozen=True, eq=False)  # so that runs are keys
@@ -28,9 +34,11 @@ class Run:
     """By the framework's names."""
     versions: dict[str, str]
     commit: str
-    command: list[str]
+    command: str
     total_steps: int | None
     """Steps of the whole run, if config.json has them."""
+    samples: Any
+    """Training samples, if config.json has them."""
     age: float
     """Seconds since the newest row was written."""
 
@@ -39,9 +47,18 @@ class Run:
         """What the framework calls its options."""
         return framework("lightning" if "lightning" in self.versions else "pytorch")
 
+    @cached_property
+    def columns(self) -> dict[str, dict[str, list[Row]]]:
+        """The rows of each split that have a number."""
+        columns: dict[str, dict[str, list[Row]]] = {"train": {}, "val": {}}
+        for row in self.rows:
+            for name in row.keys() - {"split"}:
+                columns[row["split"]].setdefault(name, []).append(row)
+        return columns
+
     def of(self, split: str, metric: str) -> list[Row]:
         """Return the rows of training, or of validation, that have a metric."""
-        return [row for row in self.rows if row["split"] == split and metric in row]
+        return self.columns[split].get(metric, [])
 
     def option(self, name: str) -> Any:
         """Return the value of an option, given by its name in plain PyTorch."""
@@ -68,7 +85,7 @@ def _folder(path: Path) -> Path:
 
 def _newest(start: Path) -> Path:
     for project in (start, *start.parents):
-        if files := list(project.glob(f"runs/*/{METRICS}")):
+        if files := [file for file in project.glob(f"runs/*/{METRICS}") if file.is_file()]:
             folder = max(files, key=lambda file: file.stat().st_mtime).parent
             return folder.relative_to(start) if project == start else folder
         if (project / ANSWERS_FILE).exists():
@@ -79,15 +96,20 @@ def _newest(start: Path) -> Path:
 def _read(folder: Path, name: str) -> Run:
     record = _record(folder / CONFIG)
     steps = record.get("steps")  # of Lightning, it can be Infinity
+    is_known = isinstance(steps, int) and 0 < steps <= LARGEST
+    command = record.get("command") or ""
+    versions = record.get("versions")
+    trained_with = record.get("trained_with")
     return Run(
         name=printable(name),
         folder=folder,
         rows=_rows(folder / METRICS),
         options=flat(record["config"]),
-        versions=record.get("versions", {}),
-        commit=record.get("commit") or "",
-        command=record.get("command", []),
-        total_steps=steps if isinstance(steps, int) and steps > 0 else None,
+        versions=versions if isinstance(versions, dict) else {},
+        commit=str(record.get("commit") or ""),
+        command=shlex.join(map(str, command)) if isinstance(command, list) else str(command),
+        total_steps=steps if is_known else None,
+        samples=trained_with.get("training samples") if isinstance(trained_with, dict) else None,
         age=max(time.time() - (folder / METRICS).stat().st_mtime, 0),
     )
 
@@ -96,7 +118,7 @@ def _rows(file: Path) -> list[Row]:
     lines = file.read_bytes().split(b"\n")
     rows = []
     for number, line in enumerate(lines, 1):
-        if row := _row(line):
+        if row := read_row(line):
             rows.append(row)
         elif number < len(lines):  # the last line may be cut off by a crash, or be written now
             raise FastprojError(
@@ -110,13 +132,17 @@ def _rows(file: Path) -> list[Row]:
     return rows
 
 
-def _row(line: bytes) -> Row | None:
-    """Return the numbers of a line; None if it is not a row."""
+def read_row(line: bytes) -> Row | None:
+    """Return the numbers of a line of metrics.jsonl; None if it is not a row."""
     try:
         row = json.loads(line)
-        values = {name: float(row[name]) for name in row if name not in ("split", "step")}
-        return {"split": row["split"], "step": int(row["step"]), **values}
-    except (ValueError, TypeError, KeyError):
+        split = row.pop("split")
+        values = {printable(name): float(value) for name, value in row.items()}
+        measured = [values[name] for name in MEASURED if name in values]
+        if split not in ("train", "val") or not all(0 <= value <= LARGEST for value in measured):
+            return None
+        return {**values, "split": split, "step": int(values["step"])}
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
 
 
@@ -126,13 +152,13 @@ def _record(file: Path) -> dict[str, Any]:
         return {"config": {}}
     try:
         record: dict[str, Any] = json.loads(file.read_bytes())
-        if isinstance(record["config"], dict):
+        if isinstance(record["config"], dict) and flat(record["config"]) is not None:
             return record
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise FastprojError(f"{file} does not describe a run: it is damaged, or of another program")
 
 
-def printable(text: str) -> str:
+def printable(text: object) -> str:
     """Replace characters that control a terminal, or that no encoding has."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text))

@@ -1,10 +1,9 @@
 """The facts about runs as tables of texts, which the terminal and the page show."""
 
 import json
-import shlex
 from itertools import chain
 
-from .diagnosis import compare, diagnose, duration, lowest
+from .diagnosis import METRICS, best_row, compare, diagnose, duration, is_lower_better
 from .run import Row, Run, printable
 from .times import events, phases, samples_per_second
 
@@ -35,14 +34,13 @@ def _facts(run: Run) -> dict[str, str]:
     facts = {"steps": f"{run.rows[-1]['step']:,}{total}"}
     if trained := run.of("train", "loss"):
         facts["training loss"] = _last(trained, "loss")
-    validated = run.of("val", "step")
-    metrics = set[str]().union(*validated) - {"split", "step", "seconds", "loss"}
-    for name in ["loss", *sorted(metrics)]:
+    metrics = run.columns["val"].keys() - {"step", "seconds", "loss"}
+    for name in ["loss", *sorted(metrics)][:METRICS]:
         if rows := run.of("val", name):
             facts[f"validation {name}"] = _last(rows, name)
-    if best := lowest(run):
-        facts["lowest validation loss"] = f"{best['loss']:.4g}"
-        facts["  at step"] = f"{best['step']:,}"
+        if best := best_row(run, name):
+            extreme = "lowest" if is_lower_better(run, name) else "highest"
+            facts[f"{extreme} validation {name}"] = f"{best[name]:.4g} at step {best['step']:,}"
     if speed := samples_per_second(run):
         facts["samples per second"] = f"{speed:,.0f}"
     if times := phases(run):
@@ -98,10 +96,9 @@ def environment(runs: list[Run]) -> Table:
 
 def _environment(run: Run) -> dict[str, str]:
     facts = {printable(name): printable(version) for name, version in run.versions.items()}
-    if run.commit:
-        facts["commit"] = printable(run.commit)
-    if run.command:
-        facts["command"] = printable(shlex.join(run.command))
+    for name, text in (("commit", run.commit), ("command", run.command)):
+        if text:
+            facts[name] = printable(text)
     return facts
 
 
@@ -130,8 +127,8 @@ def text(runs: list[Run]) -> str:
 
     for run in runs:
         begin = "" if len(runs) == 1 else f"{run.name}: "
-        happened = [f"{begin}{event}" for _, event in events(run)]
-        lines += happened[:SHOWN]
+        happened = events(run)
+        lines += [f"{begin}{event}" for _, event in happened[:SHOWN]]
         if len(happened) > SHOWN:
             lines.append(f"{begin}{len(happened) - SHOWN} more events; the page has them")
     return "\n".join([*lines, "", *findings(runs)])

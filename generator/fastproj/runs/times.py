@@ -1,6 +1,8 @@
 """Where the time of a run went, as far as its rows tell."""
 
+import math
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 
 from .run import Row, Run
@@ -11,6 +13,9 @@ WAIT = "waiting for data"
 VALIDATE = "validation"
 SLOW = 5.0
 """Steps that took this many times as long as most steps, and seconds more, are named."""
+DROP = 0.7
+"""A speed below this share of the speed before is a drop, if it lasts for some rows."""
+DROP_ROWS = 5
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class Interval:
         return max(int(self.row["step"]) - self.before, 0)
 
 
+@cache
 def intervals(run: Run) -> list[Interval]:
     """Return the interval before each row; `seconds` of the rows begin at 0 with each start."""
     parts: list[Interval] = []
@@ -62,7 +68,8 @@ def phases(run: Run) -> dict[str, float]:
             times[VALIDATE] += part.seconds - trained
             times[phase] += trained
         else:
-            waited = 0.0 if starting else part.seconds * part.row.get("data_wait", 0.0)
+            share = min(part.row.get("data_wait", 0.0), 1.0)
+            waited = 0.0 if starting else part.seconds * share
             times[WAIT] += waited
             times[phase] += part.seconds - waited
             starting = False
@@ -76,8 +83,8 @@ def seconds_per_step(run: Run) -> float:
 
 def samples_per_second(run: Run) -> float | None:
     """Return the speed of most rows of training."""
-    rows = [part.row for part in _trained(run)] or run.rows
-    speeds = [row["samples_per_second"] for row in rows if "samples_per_second" in row]
+    speeds = [speed for _, speed in _speeds(run)]
+    speeds = speeds or [row["samples_per_second"] for row in run.of("train", "samples_per_second")]
     return median(speeds) if speeds else None
 
 
@@ -87,8 +94,17 @@ def _trained(run: Run) -> list[Interval]:
     return [part for part in trained if not part.starts] or trained
 
 
+def _speeds(run: Run) -> list[tuple[Interval, float]]:
+    """Return the speed of each interval of training that has one."""
+    name = "samples_per_second"
+    return [(part, part.row[name]) for part in _trained(run) if name in part.row]
+
+
 def events(run: Run) -> list[tuple[int, str]]:
-    """Return resumes, missing rows, slow steps and skipped steps, each with its step."""
+    """Return what happened, each event with its step.
+
+    Resumes, missing rows, slow and skipped steps, drops of speed, values that are not finite.
+    """
     happened: list[tuple[int, str]] = []
     usual = seconds_per_step(run)
     most = median([part.steps for part in _trained(run)] or [1])
@@ -110,10 +126,41 @@ def events(run: Run) -> list[tuple[int, str]]:
         if count > 0:
             happened.append((step, f"{count:g} steps were skipped until step {step:,}"))
         skipped += count
-    return happened
+    return sorted(happened + _drops(run) + _not_finite(run))
 
 
 def _is_slow(part: Interval, expected: float) -> bool:
     """Whether steps of training took much longer than expected."""
     is_trained = part.row["split"] == "train" and part.steps > 0
-    return is_trained and part.seconds > max(SLOW * expected, expected + SLOW)
+    return is_trained and expected > 0 and part.seconds > max(SLOW * expected, expected + SLOW)
+
+
+def _drops(run: Run) -> list[tuple[int, str]]:
+    """Return where the training became slower, and stayed so for some rows."""
+    speeds = _speeds(run)
+    happened = []
+    place = DROP_ROWS
+    while place + DROP_ROWS <= len(speeds):
+        before = median(speed for _, speed in speeds[place - DROP_ROWS : place])
+        after = [speed for _, speed in speeds[place : place + DROP_ROWS]]
+        if max(after) < DROP * before:
+            step = speeds[place][0].before
+            change = f"from {before:,.0f} to {median(after):,.0f} samples per second"
+            happened.append((step, f"the speed fell {change} after step {step:,}"))
+            place += DROP_ROWS
+        else:
+            place += 1
+    return happened
+
+
+def _not_finite(run: Run) -> list[tuple[int, str]]:
+    """Return which values are NaN or infinite."""
+    happened = []
+    for columns in run.columns.values():
+        for name, rows in columns.items():
+            steps = [row["step"] for row in rows if not math.isfinite(row[name])]
+            if steps:
+                count = "1 row" if len(steps) == 1 else f"{len(steps):,} rows"
+                text = f"{name} is not finite in {count}, first at step {steps[0]:,}"
+                happened.append((steps[0], text))
+    return happened
