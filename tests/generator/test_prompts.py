@@ -15,7 +15,11 @@ from updating import commit, git, read_answers
 DOWN, ENTER, CTRL_C, CTRL_D = "\x1b[B", "\r", "\x03", "\x04"
 FIRST = next(name for name, entry in COMPONENTS.items() if "requires" not in entry)
 PLACES = {name: place for place, name in enumerate(COMPONENTS)}
-ASKED = [name for name, entry in QUESTIONS.items() if "help" in entry and name != "project_name"]
+ASKED = [
+    name
+    for name, entry in QUESTIONS.items()
+    if "help" in entry and entry.get("ask") is not False and name != "project_name"
+]
 # Invalid answers, each with the message about it, and the keys of a valid one.
 ANSWERS: dict[str, tuple[dict[str, str], str]] = {
     "gpus": ({"70": "enter a number from 0 to 64", "two": "enter a whole number"}, "2"),
