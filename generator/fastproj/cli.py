@@ -79,7 +79,9 @@ def detect() -> None:
 @app.command(cls=AnswersCommand)
 def new(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name of the project and of its folder.")],
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the project and of its folder.")
+    ] = None,
     gpus: Gpus = None,
     nodes: Nodes = None,
     tensor_cores: TensorCores = None,
@@ -110,13 +112,18 @@ def new(
     from .creating import hardware, project
     from .template import rendering
 
-    target = project.destination(name, output)
-    is_terminal = all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout))
-    if not yes and not is_terminal:
-        raise UsageError("not an interactive terminal: pass --yes to accept the detected answers")
+    can_ask = not yes and all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    if name is None and not can_ask:
+        raise UsageError("the project needs a name: fastproj new NAME")
+    if name is None:
+        from .creating import prompts
+
+        target = prompts.ask_destination(output)
+    else:
+        target = project.destination(name, output)
     rendering.preload()
     machine = hardware.detect()
-    if not yes:
+    if can_ask:
         print(show.detected(machine), flush=True)
     created = project.create(
         target,
@@ -124,7 +131,8 @@ def new(
         answers_in(context),
         data or [],
         machine,
-        ask=not yes,
+        accept_defaults=yes,
+        can_ask=can_ask,
         commit=not no_git,
     )
     show.write(show.created(created, machine))

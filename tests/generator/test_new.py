@@ -43,7 +43,7 @@ def test_help_imports_little(environment: dict[str, str]) -> None:
         "jinja2",
         "pydantic",
         "rich",
-        "questionary",
+        "prompt_toolkit",
         "matplotlib",
         "fastproj.runs",
     }

@@ -12,9 +12,10 @@ from matrix import COMPONENTS, EVERY, QUESTIONS, UPDATE_SOURCE
 from program import LIMIT_S, Fastproj
 from updating import commit, git, read_answers
 
-DOWN, ENTER, CTRL_C, CTRL_D = "\x1b[B", "\r", "\x03", "\x04"
-FIRST = next(name for name, entry in COMPONENTS.items() if "requires" not in entry)
-PLACES = {name: place for place, name in enumerate(COMPONENTS)}
+DOWN, ENTER, ESC, CTRL_C, CTRL_D = "\x1b[B", "\r", "\x1b", "\x03", "\x04"
+BACKSPACE = "\x7f"
+FIRST = next(name for name, entry in COMPONENTS.items() if "requires" in entry)
+REQUIRED = COMPONENTS[FIRST]["requires"]
 ASKED = [
     name
     for name, entry in QUESTIONS.items()
@@ -26,12 +27,12 @@ ANSWERS: dict[str, tuple[dict[str, str], str]] = {
     "nodes": ({"0": "enter a number from 1 to 10000"}, ""),
     "tensor_cores": ({}, "hopper"),
     "framework": ({}, ""),
-    "model": ({}, "decoder"),
+    "model": ({"zzz": 'no match for "zzz"'}, BACKSPACE * 3 + "decoder"),
     "author": ({"x" * 101: "at most 100 characters"}, ""),
     "licence": ({}, "bsd"),
     "components": (
         {},
-        DOWN * PLACES[FIRST] + " " + DOWN * (PLACES["update-workflow"] - PLACES[FIRST]) + " ",
+        f"{FIRST} update-workflow ",
     ),
     "update_source": (
         {"http://x": "or URL#sha256=HASH", "git+https://x/y/z": "a full commit hash"},
@@ -46,7 +47,7 @@ RECORDED = {
     "model": "gpt",
     "author": "Ada Lovelace",
     "licence": "BSD-3-Clause",
-    "components": [FIRST, "update-workflow"],
+    "components": [it for it in COMPONENTS if it in (FIRST, *REQUIRED, "update-workflow")],
     "update_source": UPDATE_SOURCE,
 }
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -113,12 +114,13 @@ def test_every_question_and_every_invalid_answer(
         for text, message in invalid.items():
             terminal.send(text + ENTER)
             terminal.expect_exact(message)
-            terminal.expect_exact(lines(name)[0])  # below the error, with an empty field
+            if "choices" not in QUESTIONS[name]:
+                terminal.expect_exact(lines(name)[0])  # below the error, with an empty field
         terminal.send(valid + ENTER)
     terminal.expect_exact("license        BSD-3-Clause")
     terminal.expect_exact("Create proj?")
     assert list(tmp_path.glob("proj")) == []
-    terminal.send({60: ENTER, 80: CTRL_C, 120: "n"}[width])
+    terminal.send({60: ENTER, 80: CTRL_C, 120: "ncancel" + ENTER}[width])
     status, output = finish(terminal)
     assert "Traceback" not in output
     assert status == (0 if width == 60 else 130), output
@@ -222,17 +224,49 @@ def test_questions_of_a_custom_template(environment: dict[str, str], tmp_path: P
     }
 
 
-@pytest.mark.parametrize(("keys", "status"), [("n", 130), (CTRL_C, 130)])
+GIVEN = ["--gpus=0", "--framework=pytorch", "--model=mlp", "--components=none", "--license=MIT"]
+
+
+@pytest.mark.parametrize("keys", ["ncancel" + ENTER, CTRL_C])
 def test_last_question_can_be_declined(
-    keys: str, status: int, environment: dict[str, str], tmp_path: Path
+    keys: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    given = ["--gpus=0", "--framework=pytorch", "--model=mlp", "--components=none", "--license=MIT"]
-    terminal = start(environment, tmp_path, "new", "proj", *given)
+    terminal = start(environment, tmp_path, "new", "proj", *GIVEN)
     terminal.expect_exact(lines("author")[0])
     terminal.send(ENTER)
     terminal.expect_exact("Create proj?")
     terminal.send(keys)
     ended, output = finish(terminal)
-    assert ended == status
+    assert ended == 130
     assert "fastproj: interrupted" in output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_answers_are_changed_by_going_back_and_at_the_end(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    terminal = start(environment, tmp_path, "new", *GIVEN[1:3], *GIVEN[4:])
+    for expected, keys in [
+        ("What is the project called?", "Proj" + ENTER),
+        ("for example proj", "proj" + ENTER),
+        (lines("gpus")[0], "2" + ENTER),
+        (lines("nodes")[0], ESC),
+        (lines("gpus")[1], "1" + ENTER),
+        (lines("nodes")[1], ENTER),
+        (lines("tensor_cores")[0], ENTER),
+        (lines("author")[0], ENTER),
+        (lines("components")[0], "ema" + ENTER + ENTER),
+        ("Create proj?", "n"),
+        ("Which answer do you want to change?", "gpus" + ENTER),
+        (lines("gpus")[1], "0" + ENTER),
+    ]:
+        terminal.expect_exact(expected)
+        terminal.send(keys)
+    terminal.expect_exact("components    ema")
+    assert lines("nodes")[0] not in (terminal.before or "")
+    terminal.expect_exact("Create proj?")
+    terminal.send(ENTER)
+    status, output = finish(terminal)
+    assert status == 0, output
+    recorded = read_answers(tmp_path / "proj")
+    assert (recorded["gpus"], recorded["nodes"], recorded["components"]) == (0, 1, ["ema"])

@@ -12,6 +12,7 @@ from fastproj.template.answers import ANSWERS, combine
 from fastproj.template.clone import open_template, questions_in
 from matrix import QUESTIONS, ROOT
 from program import Fastproj
+from updating import read_answers
 
 ASKED = questions_in(ROOT)
 WRONG_USAGE = [
@@ -98,11 +99,16 @@ def test_answer_is_not_valid(name: str, value: str, message: str) -> None:
     assert message in question.problem(value)
 
 
-def test_no_terminal_requires_yes(fastproj: Fastproj, tmp_path: Path) -> None:
-    result = fastproj("new", "proj", cwd=tmp_path)
+def test_no_terminal_requires_yes_or_all_answers(fastproj: Fastproj, tmp_path: Path) -> None:
+    given = ["--gpus=0", "--framework=pytorch", "--model=mlp", "--license=MIT", "--author=A"]
+    result = fastproj("new", "proj", *given[1:], cwd=tmp_path)
     assert result.returncode == 2
-    assert "pass --yes" in result.stderr
+    assert "give --gpus, --components, or pass --yes" in result.stderr
+    assert "the project needs a name" in fastproj("new", "--yes", cwd=tmp_path).stderr
     assert list(tmp_path.iterdir()) == []
+    result = fastproj("new", "proj", *given, "--components=tensorboard", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert read_answers(tmp_path / "proj")["components"] == ["tracker", "tensorboard"]
 
 
 def make_file(target: Path) -> None:

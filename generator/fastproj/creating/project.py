@@ -7,7 +7,7 @@ from pathlib import Path
 from .. import git
 from ..errors import FastprojError
 from ..scratch import scratch_folder
-from ..template.answers import Answers, combine
+from ..template.answers import Answers, combine, entries, with_required
 from ..template.clone import open_template, questions_in
 from ..template.rendering import copy
 from . import names
@@ -61,10 +61,11 @@ def create(
     options: Answers,
     data: list[str],
     machine: Machine,
-    ask: bool,
+    accept_defaults: bool,
+    can_ask: bool,
     commit: bool,
 ) -> Project:
-    """Render a template into `target`, prompting for the answers that are not given if `ask`.
+    """Render a template into `target`; ask for the answers that are neither given nor accepted.
 
     The project is rendered into a folder next to `target` and then renamed, so `target` is never
     incomplete.
@@ -76,11 +77,15 @@ def create(
             template = open_template(location, scratch)
             questions = questions_in(template.at(template.newest))
             answers = combine(options, data, questions) | {"project_name": place.name}
+            if "components" in answers:
+                table = entries(questions, "components")
+                answers["components"] = with_required(answers["components"], table)
             defaults = default_answers(machine)
-            if ask:
+            if not accept_defaults:
                 from . import prompts  # 0.1 s
 
-                answers = prompts.ask(questions, answers, defaults, f"Create {place.name}?")
+                form = prompts.Form(questions, answers, defaults)
+                answers = prompts.ask(form, f"Create {place.name}?", can_ask)
             rendering = copy(template, template.newest, stage, answers, defaults)
             files = sum(path.is_symlink() or path.is_file() for path in stage.rglob("*"))
             repository = _commit(stage, place) if commit else "no git repository, as requested"

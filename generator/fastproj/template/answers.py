@@ -49,13 +49,27 @@ def as_text(value: Any) -> str:
     return str(value)
 
 
+def entries(questions: Answers, name: str) -> Answers:
+    """Return the table in copier.yml that describes the choices of a question; often empty."""
+    table = questions.get(_TABLES.get(name, ""), {}).get("default")
+    return table if isinstance(table, dict) else {}
+
+
+def with_required(names: list[str], table: Answers) -> list[str]:
+    """Return components with those that they require, in the order of the table."""
+    chosen = dict.fromkeys(names)
+    for name in chosen.copy():
+        entry = table.get(name, {})
+        chosen |= dict.fromkeys(with_required(entry.get("requires", []), table))
+    return [name for name in table if name in chosen] if table else names
+
+
 def choices(questions: Answers, name: str) -> list[str]:
     """Return the allowed answers to a question; empty if any is, or if only copier knows them."""
     question = questions.get(name, {})
     options = question.get("choices")
     if isinstance(options, str):
-        options = questions.get(_TABLES.get(name, ""), {}).get("default")
-        values = list(options or ())
+        values = list(entries(questions, name))
     elif isinstance(options, dict):
         values = list(options.values())
     else:
