@@ -4,8 +4,8 @@
 
 A block stands between `<!-- name -->` and `<!-- end of name -->`. Commands are read from the
 program, keys from the template's dataclasses, speeds from the results of benchmarks, and
-descriptions of modules from the README of rendered projects. A test checks that the blocks are
-current.
+descriptions of modules from the README of rendered projects. The project's address, in
+README.md and copier.yml, is that in pyproject.toml. A test checks that all of it is current.
 """
 
 import ast
@@ -13,6 +13,7 @@ import json
 import re
 import sys
 import textwrap
+import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ PAGES = ROOT / "docs" / "reference"
 PACKAGE = ROOT / "template/frameworks/pytorch"
 SHARED = ROOT / "template/project/src/{{ package }}"
 README = ROOT / "README.md"
+QUESTIONS = ROOT / "copier.yml"
 COMPONENTS = ROOT / "docs/components.md"
 COMPARISON = ROOT / "docs/comparison.md"
 TOUR = ROOT / "docs/reading.md"
@@ -58,7 +60,21 @@ def files() -> dict[Path, str]:
     blocks = {
         file: replace_block(file.read_text(), name, rows) for file, (name, rows) in pages.items()
     }
-    return blocks | {TOUR: tour(TOUR.read_text(), (PACKAGE / "train.py").read_text())}
+    blocks[TOUR] = tour(TOUR.read_text(), (PACKAGE / "train.py").read_text())
+    questions = re.sub(
+        r"(?<=^program_address:\n  type: str\n  when: false\n  default: ).*",
+        address(),
+        QUESTIONS.read_text(),
+        flags=re.MULTILINE,
+    )
+    blocks[README] = replace_block(blocks[README], "address", [f"Releases and source: {address()}"])
+    return blocks | {QUESTIONS: questions}
+
+
+def address() -> str:
+    """Return the project's address."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return str(settings["project"]["urls"]["Repository"])
 
 
 def tour(page: str, source: str) -> str:

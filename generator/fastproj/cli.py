@@ -49,9 +49,13 @@ app = typer.Typer(
 
 def _version(show: bool) -> None:
     if show:
+        from importlib.metadata import metadata
+
         from .template.embedded import template_version
 
-        print(f"fastproj {template_version()}")
+        urls = metadata("fastproj-cli").get_all("Project-URL") or [""]
+        address = urls[0].partition(", ")[2]
+        print(f"fastproj {template_version()}", *([f"from {address}"] if address else []))
         raise typer.Exit
 
 

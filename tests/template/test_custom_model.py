@@ -2,11 +2,12 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from matrix import ROOT
-from program import Fastproj, run_in
+from program import Fastproj, Project, run_in
 from updating import commit, git
 from warm import FORKED, run_python
 
@@ -49,6 +50,21 @@ def test_custom_model_renders_trains_and_passes_its_tests(
     tests = [f"src/proj/tests/test_{name}.py" for name in ("model", "softmax")]
     result = run_python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FORKED, *tests)
     assert result.returncode == 0, result.stdout
+
+
+def test_check_passes_for_an_untyped_network_and_dataset(project: Project, tmp_path: Path) -> None:
+    folder = shutil.copytree(project("pytorch", "resnet"), tmp_path / "proj")
+    package = folder / "src/proj"
+    for name in ("test_data_files", "test_resnet"):  # as README says
+        (package / f"tests/{name}.py").unlink()
+    for file in (SUPPORT / "pasted").iterdir():
+        shutil.copy(file, package)
+    # torch is not read, which takes a minute; its types in unions are then none
+    unread = ["--follow-imports=skip", "--disable-error-code=valid-type"]
+    unread += ["--disable-error-code=operator", "--cache-dir=/dev/null"]
+    for check in (["ruff", "check"], ["mypy", *unread]):
+        result = run_in(folder, sys.executable, "-m", *check)
+        assert result.returncode == 0, result.stdout
 
 
 @pytest.mark.parametrize(

@@ -375,10 +375,12 @@ def test_python_is_formatted_and_typed(
             )
     with (folder / "pyproject.toml").open("a") as settings:
         settings.write(SKIPPED.format(names=json.dumps(untyped_of_others(frameworks))))
+    strict = ["--strict", "--untyped-calls-exclude=torch", "--no-implicit-optional"]
     for command in (
         ["ruff", "format", "--check"],
         ["ruff", "check"],
-        ["mypy", "--cache-dir", str(cache)],
+        ["ruff", "check", "--config", str(ROOT / "pyproject.toml")],
+        ["mypy", "--cache-dir", str(cache), *strict, "--enable-error-code=var-annotated"],
     ):
         result = run_in(folder, sys.executable, "-m", *command)
         assert result.returncode == 0, result.stdout + result.stderr

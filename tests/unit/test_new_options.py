@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from importlib.metadata import metadata
 from pathlib import Path
 
 from fastproj.cli import new
@@ -22,8 +23,12 @@ def test_every_question_is_an_option() -> None:
 
 
 def test_version_is_that_of_the_template(fastproj: Fastproj) -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert fastproj("--version").stdout == f"fastproj {declared}\n"
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    shown = fastproj("--version").stdout
+    assert shown.startswith(f"fastproj {declared['version']}")
+    installed = metadata("fastproj-cli").get_all("Project-URL")
+    if installed:  # since this program was installed
+        assert shown.endswith(f" from {declared['urls']['Repository']}\n")
 
 
 def test_no_arguments_print_help(fastproj: Fastproj) -> None:
