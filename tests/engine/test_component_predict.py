@@ -232,6 +232,23 @@ def test_text_continues_the_prompt(
     assert said.startswith(bytes(tokens).decode(errors="replace"))
 
 
+def test_own_data_module_that_does_not_fit_is_named(
+    package: MakePackage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Predictions for the validation set need no function of data.py but those of the contract."""
+    p = trained(package, tmp_path, "mlp")
+    monkeypatch.delattr(p.data, "read_table")
+    assert start(p, tmp_path)
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        start(p, tmp_path, tmp_path / "new.csv")
+    message = "components/predict_data.py does not fit data.py: module "
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
 @pytest.mark.parametrize("change", ["no column", "no rows", "separators at the end of rows"])
 def test_own_table_with_defects(
     package: MakePackage, tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
@@ -249,7 +266,9 @@ def test_own_table_with_defects(
     if change.startswith("no"):
         with pytest.raises(SystemExit):
             start(p, tmp_path, tmp_path / "new.csv")
-        why = f"no column {names[3]!r}" if change == "no column" else "no samples"
-        assert capsys.readouterr().err == f"error: cannot read {tmp_path}/new.csv: {why}\n"
+        why = "no rows"
+        if change == "no column":
+            why = f"no column {names[3]!r}, which the model needs"
+        assert capsys.readouterr().err == f"error: {tmp_path}/new.csv has {why}\n"
     else:
         assert start(p, tmp_path, tmp_path / "new.csv") == expected

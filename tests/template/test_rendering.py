@@ -58,6 +58,9 @@ def python_parts(framework: str, model: str, modules: list[str]) -> dict[str, Pa
         folder = TEMPLATE / "components" / name
         parts[f"src/proj/components/{module_of(name)}.py"] = folder / "component.py"
         parts[f"src/proj/tests/test_{module_of(name)}.py"] = folder / "test_component.py"
+        if "by_data" in COMPONENTS[name]:
+            of_data = TEMPLATE / f"data/{data}/{name}.py"
+            parts[f"src/proj/components/{module_of(name)}_data.py"] = of_data
     return parts | {
         "src/proj/model.py": TEMPLATE / f"models/{model}/model.py",
         "src/proj/data.py": TEMPLATE / f"data/{data}/data.py",
@@ -90,9 +93,10 @@ def test_parts_on_disk_match_the_choices() -> None:
         for file in it.rglob("*.py")
     }
     assert on_disk == set(listed)
+    of_components = {f"{name}.py" for name, entry in COMPONENTS.items() if "by_data" in entry}
     kinds = {entry["data"] for entry in ENTRIES.values()}
     assert parts_on_disk("data") == {
-        name: {"data.py", "test_data.py", "requirements"} for name in kinds
+        name: {"data.py", "test_data.py", "requirements", *of_components} for name in kinds
     }
     assert parts_on_disk("components") == {
         name: {
