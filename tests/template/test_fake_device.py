@@ -33,7 +33,6 @@ OTHER_WAYS = {
     "streams": ["--loader.pin_memory=false"],
     **{f"optimizers {name}": [f"--optimizers.name={name}"] for name in ("muon", "lamb", "lars")},
     "activation-checkpointing ops": ["--activation_checkpointing.mode=ops"],
-    "nonfinite spike": ["--nonfinite.spike=3"],
 }
 """What a component does with other options."""
 

@@ -1,4 +1,4 @@
-"""Skip steps whose gradient is not finite or whose loss is a spike."""
+"""Skip steps whose gradient is not finite, instead of ending the run."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,22 +16,16 @@ from ..distributed import World
 from ..errors import UserError
 from ..run import Run
 
-WEIGHT = 0.02
-"""Weight of a step in the running mean of the loss."""
-LEAST = 20
-"""Good steps before a spike is looked for."""
 TINY = 1e-12
 """Count of a metric that is not finite, so that a row with no other has a number."""
 
 
 @dataclass(frozen=True)
 class NonfiniteConfig(Section):
-    """Steps with NaN, infinity or loss spikes."""
+    """Steps with NaN or infinity."""
 
     enabled: bool = False
     """Skip steps whose gradient is not finite."""
-    spike: float | None = within("(1, inf)", None)
-    """Also skip a step whose loss is above this multiple of the running mean; null: off."""
     limit: int = within("[1, inf)", 20)
     """Number of skipped steps in a row after which the run ends, at the next row of metrics."""
 
@@ -41,66 +35,49 @@ class Nonfinite(Component):
 
     name = "nonfinite"
 
-    def __init__(
-        self,
-        cfg: NonfiniteConfig,
-        world: World,
-    ) -> None:
+    def __init__(self, cfg: NonfiniteConfig, world: World) -> None:
         self.cfg = cfg
-        self.world = world
+        self.device = world.device
         self.row: dict[str, float] = {}
         """The model's metrics in the last row."""
         self.names: list[str] = []
 
-    def check(
-        self,
-        cfg: BaseConfig,
-        enabled: Collection[str],
-    ) -> None:
-        if precision.name_of(cfg.speed, self.world.device) == "fp16":
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+        if precision.name_of(cfg.speed, self.device) == "fp16":
             raise UserError(
                 "nonfinite.enabled is true: fp16 skips such steps itself, so use bf16, "
                 "or set it to false"
             )
 
     def on_train_start(self, run: Run) -> None:
-        self.bad = torch.zeros((), device=run.world.device)
+        device = run.world.device
+        self.bad = torch.zeros((), device=device)
         """1 if this step is to be skipped; torch's fused optimizers read it on the device."""
-        keys = ("skipped", "in_a_row", "mean", "seen")
-        self.state = {key: torch.zeros_like(self.bad) for key in keys}
-        """Skipped steps, those in succession up to now, the mean loss, and the steps in it."""
+        self.skipped = torch.zeros_like(self.bad)
+        """Skipped steps of the run."""
+        self.in_a_row = torch.zeros_like(self.bad)
+        """Those in succession up to now."""
 
-    def wrap_step(
-        self,
-        run: Run,
-        step: Step,
-    ) -> Step:
+    def wrap_step(self, run: Run, step: Step) -> Step:
         weights = [weight for weight in run.model.parameters() if weight.requires_grad]
         buffers = list(run.model.buffers())
         before = [buffer.clone() for buffer in buffers]
-        losses: list[Tensor] = []
         on_device = _reads_found_inf(run.optimizer)
         if on_device:
             run.optimizer.found_inf = self.bad  # type: ignore[attr-defined]
 
-        def compute_gradients(
-            batch: Any,
-            is_first: bool,
-            is_last: bool,
-        ) -> Metrics:
-            if not losses:
+        def compute_gradients(batch: Any, is_first: bool, is_last: bool) -> Metrics:
+            if is_first:
                 _copy(buffers, before)
             metrics = step.compute_gradients(batch, is_first, is_last)
-            value, count = metrics["loss"]
-            pair = [value.detach().float(), torch.zeros_like(self.bad) + count]
-            losses.append(torch.stack(pair))
             self.names = list(metrics)
             return {name: self._finite(name, *pair) for name, pair in metrics.items()}
 
         def update_weights() -> Tensor:
-            norm = optim.clip(weights, None)
-            self._decide(norm, losses)
-            losses.clear()
+            norm = optim.clip(weights, None)  # equal on all ranks
+            self.bad.copy_(~norm.isfinite())
+            self.skipped.add_(self.bad)
+            self.in_a_row.add_(1).mul_(self.bad)
             for buffer, old in zip(buffers, before, strict=True):
                 buffer.copy_(torch.where(self.bad > 0, old, buffer))
             if on_device or not self.bad.item():
@@ -123,59 +100,26 @@ class Nonfinite(Component):
         value = torch.where(finite, value.detach(), last * TINY)
         return value, torch.where(finite, count, TINY)
 
-    @torch.no_grad()
-    def _decide(
-        self,
-        norm: Tensor,
-        losses: list[Tensor],
-    ) -> None:
-        """Set `bad`, and count; all ranks have the same gradient, and here the same loss."""
-        state = self.state
-        bad = ~norm.isfinite()
-        if self.cfg.spike is not None:
-            sums = torch.stack(losses).sum(0)
-            total, count = self.world.all_reduce(sums)
-            loss = total / count
-            above = loss > self.cfg.spike * state["mean"]
-            above &= state["seen"] >= LEAST
-            bad |= above | ~loss.isfinite()
-            state["seen"] += ~bad
-            seen = state["seen"].clamp(min=1)
-            weight = (1 / seen).clamp(min=WEIGHT)
-            mean = state["mean"].lerp(loss, weight)
-            mean = torch.where(bad, state["mean"], mean)
-            state["mean"].copy_(mean)
-        self.bad.copy_(bad)
-        state["skipped"] += self.bad
-        state["in_a_row"].add_(1).mul_(self.bad)
-
-    def on_log(
-        self,
-        run: Run,
-        row: dict[str, float],
-    ) -> None:
+    def on_log(self, run: Run, row: dict[str, float]) -> None:
         if run.step % run.cfg.log.every != 0 and not run.plan.validates(run.step):
             return  # at a stop, so that a resumed run repeats the uninterrupted one
-        in_a_row = int(self.state["in_a_row"].item())
+        in_a_row = int(self.in_a_row.item())
         if in_a_row >= self.cfg.limit:
             raise UserError(
                 f"{in_a_row} steps in succession were skipped until step {run.step:,}: "
                 "lower optim.lr"
             )
-        run.skipped_steps = int(self.state["skipped"].item())
+        run.skipped_steps = int(self.skipped.item())
         row["skipped"] = float(run.skipped_steps)
         self.row = {name: row[name] for name in self.names}
 
     def state_dict(self) -> dict[str, Any]:
-        counts = {key: value.item() for key, value in self.state.items()}
-        return counts | {"row": self.row}
+        skipped = self.skipped.item()
+        return {"skipped": skipped, "in_a_row": self.in_a_row.item(), "row": self.row}
 
-    def load_state_dict(
-        self,
-        state: Mapping[str, Any],
-    ) -> None:
-        for key, value in self.state.items():
-            value.fill_(state.get(key, 0.0))
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.skipped.fill_(state.get("skipped", 0.0))
+        self.in_a_row.fill_(state.get("in_a_row", 0.0))
         self.row = dict(state.get("row", {}))
 
 
@@ -189,9 +133,6 @@ def _reads_found_inf(optimizer: torch.optim.Optimizer) -> bool:
 
 
 @torch.no_grad()
-def _copy(
-    values: list[Tensor],
-    to: list[Tensor],
-) -> None:
+def _copy(values: list[Tensor], to: list[Tensor]) -> None:
     for value, target in zip(values, to, strict=True):
         target.copy_(value)
