@@ -5,7 +5,6 @@ By phases of a step, by Python functions, by operators, or as ranges for nsys.
 
 import cProfile
 import io
-import json
 import pstats
 import time
 from collections.abc import Collection, Iterator
@@ -158,9 +157,7 @@ class Profiler(Component):
             acc_events=True,  # as it warns else
         ) as profile:
             yield
-        trace = self._file("trace.json")
-        profile.export_chrome_trace(str(trace))
-        _write_memory(trace, self._file("memory.csv"))
+        profile.export_chrome_trace(str(self._file("trace.json")))
         by = "self_cpu_time_total" if on_cpu else "self_device_time_total"
         table = profile.key_averages().table(by, row_limit=40, max_name_column_width=40)
         self._report("operators.txt", table)
@@ -240,17 +237,3 @@ class Phases:
             mean = total / self.all_steps
             lines.append(f"{phase:18}{mean:12.3f}{total / whole:8.1%}")
         return "\n".join(lines)
-
-
-def _write_memory(trace: Path, target: Path) -> None:
-    """Write the memory that tensors took over the time of a trace."""
-    content = json.loads(trace.read_text(encoding="utf-8", errors="replace"))
-    events = [event for event in content["traceEvents"] if event.get("name") == "[memory]"]
-    events.sort(key=lambda event: float(event["ts"]))
-    lines = ["milliseconds,device,allocated_mb"]
-    for event in events:
-        since = (float(event["ts"]) - float(events[0]["ts"])) / 1000
-        args = event["args"]
-        device = "cpu" if args["Device Type"] == 0 else args["Device Id"]
-        lines.append(f"{since:.3f},{device},{args['Total Allocated'] / 1e6:.3f}")
-    target.write_text("\n".join([*lines, ""]), encoding="utf-8")

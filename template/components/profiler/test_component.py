@@ -65,8 +65,6 @@ def test_trace_has_the_recorded_steps_also_of_a_short_run(
     names = [event.get("name") for event in trace["traceEvents"]]
     assert names.count("optimizer") == min(4, steps - 3)
     assert "aten::" in (folder / "operators.txt").read_text()
-    last = (folder / "memory.csv").read_text().splitlines()[-1]
-    assert float(last.split(",")[0]) > 0
 
 
 def test_ranges_need_cuda(tmp_path: Path) -> None:
