@@ -67,7 +67,7 @@ def files() -> dict[Path, str]:
         QUESTIONS.read_text(),
         flags=re.MULTILINE,
     )
-    blocks[README] = replace_block(blocks[README], "address", [f"Releases and source: {address()}"])
+    blocks[README] = re.sub("(?<=from <)[^>]+(?=>, or make)", address(), blocks[README])
     return blocks | {QUESTIONS: questions}
 
 

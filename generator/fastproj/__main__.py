@@ -60,7 +60,15 @@ def _describe(error: Exception) -> tuple[str, int]:
     if isinstance(error, typer.TyperException):
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "fastproj"
-        return f"{error.format_message().rstrip('.')}. See {command} --help.", error.exit_code
+        message = error.format_message()
+        if "(Possible options: " in message:
+            message = message.replace(", ", " or ").replace(
+                " (Possible options: ", ". Did you mean "
+            )
+            message = message.replace(")", "?")
+        message = message.replace("Input should be", "it must be").partition(", unable to parse")[0]
+        end = "" if message.endswith((".", "?")) else "."
+        return f"{message}{end} See {command} --help.", error.exit_code
     if isinstance(error, FastprojError):
         return str(error), error.status
     if not isinstance(error, OSError):
@@ -74,9 +82,12 @@ def _describe(error: Exception) -> tuple[str, int]:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    from .errors import printable
+    from .errors import printable, wrapped
 
-    print(f"fastproj: {printable(' '.join(message.split()))}", file=sys.stderr)
+    line = f"fastproj: {printable(' '.join(message.split()))}"
+    if sys.stderr is not None and sys.stderr.isatty():
+        line = wrapped(line)
+    print(line, file=sys.stderr)
     sys.exit(status)
 
 

@@ -12,17 +12,18 @@ import typer
 from . import run_commands
 from .errors import CONFLICTS, OUTDATED, UsageError
 from .options import (
-    AnswersCommand,
     Author,
     Components,
     Data,
     DryRun,
     Framework,
     Gpus,
+    Json,
     Licence,
     Model,
     Names,
     Nodes,
+    PlainCommand,
     ProjectFolder,
     TensorCores,
     Where,
@@ -70,21 +71,23 @@ def fastproj(version: Annotated[bool, _VERSION] = False) -> None:
     git.forget_callers_repository()
 
 
-@app.command()
-def detect() -> None:
-    """Print this machine's hardware as JSON, and the answers that follow from it."""
+@app.command(cls=PlainCommand)
+def detect(json: Json = False) -> None:
+    """Show this machine's hardware, from which `new` takes its default answers."""
     from . import show
     from .creating.hardware import detect as detect_hardware
 
     machine = detect_hardware()
-    print(show.as_json(machine, answers=machine.answers()))
+    as_json = show.as_json(machine, answers=machine.answers())
+    print(as_json if json else show.machine(machine))
 
 
-@app.command(cls=AnswersCommand)
+@app.command(cls=PlainCommand)
 def new(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(help="Name of the project and of its folder.")
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Name of the project and of its folder."),
     ] = None,
     gpus: Gpus = None,
     nodes: Nodes = None,
@@ -99,7 +102,8 @@ def new(
         bool, typer.Option("--yes", "-y", help="Accept the detected and default answers.")
     ] = False,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder to create the project in.")
+        Path,
+        typer.Option("--output", "-o", help="Folder to create it in; the current one by default."),
     ] = Path(),
     template: Annotated[
         str | None, typer.Option(help="Another template: a git repository or bundle.")
@@ -142,7 +146,7 @@ def new(
     show.write(show.created(created, machine))
 
 
-@app.command(cls=AnswersCommand)
+@app.command(cls=PlainCommand)
 def update(
     context: typer.Context,
     where: Where = Path(),
@@ -177,9 +181,10 @@ def update(
     _exit(result)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def status(
-    where: Where = Path(), json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+    where: Where = Path(),
+    json: Json = False,
 ) -> None:
     """Show a project's version, the newest version and the answers. Exits with 3 if outdated."""
     from . import show
@@ -191,7 +196,7 @@ def status(
         raise typer.Exit(OUTDATED)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def components(where: Where = Path()) -> None:
     """List the components, and mark those that a project has."""
     from . import show
@@ -200,7 +205,7 @@ def components(where: Where = Path()) -> None:
     print(show.component_list(read_components(where)))
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def add(
     names: Names,
     project: ProjectFolder = Path(),
@@ -216,7 +221,7 @@ def add(
     _exit(result)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def remove(names: Names, project: ProjectFolder = Path(), dry_run: DryRun = False) -> None:
     """Remove components from a project, and stage the result. Files that you edited stay."""
     from . import show
@@ -227,9 +232,9 @@ def remove(names: Names, project: ProjectFolder = Path(), dry_run: DryRun = Fals
     _exit(result)
 
 
-app.command()(run_commands.report)
-app.command()(run_commands.tune)
-app.command()(run_commands.bench)
+app.command(cls=PlainCommand)(run_commands.report)
+app.command(cls=PlainCommand)(run_commands.tune)
+app.command(cls=PlainCommand)(run_commands.bench)
 
 
 def _exit(result: "UpdateResult") -> None:

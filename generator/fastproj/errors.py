@@ -1,6 +1,8 @@
 """The errors that end a command with one line instead of a traceback."""
 
 import re
+import shutil
+import textwrap
 
 OUTDATED = 3
 """Exit status of `status` if there is a newer version."""
@@ -32,3 +34,9 @@ def printable(line: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in public
     )
+
+
+def wrapped(line: str) -> str:
+    """Return a line that is wrapped at the end of words, and not where the terminal ends."""
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)

@@ -7,12 +7,13 @@ import os
 import shlex
 import string
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import printable
+from .errors import printable, wrapped
 from .template.answers import as_text, shown_name
 
 if TYPE_CHECKING:  # no command needs all of them
@@ -24,7 +25,12 @@ if TYPE_CHECKING:  # no command needs all of them
 
 
 def write(text: str) -> None:
-    """Print what was done, which is done also if nobody can read it."""
+    """Print what was done, which is done also if nobody can read it; wrap it for a terminal.
+
+    Lines that start with spaces are commands and paths, and those of a diff have no capital.
+    """
+    if sys.stdout is not None and sys.stdout.isatty():
+        text = "\n".join(wrapped(it) if it[:1].isupper() else it for it in text.split("\n"))
     try:
         print(text, flush=True)
     except OSError as error:
@@ -40,6 +46,20 @@ def unwritable(error: OSError) -> str:
 def as_json(result: Machine | Status, **more: Any) -> str:
     """Format the result of a command as JSON."""
     return _text(json.dumps(asdict(result) | more, indent=2).split("\n"))
+
+
+def machine(machine: Machine) -> str:
+    """Describe a machine in two lines, and what could not be detected."""
+    counted = Counter((gpu.name, gpu.tensor_cores) for gpu in machine.gpus)
+    gpus = [
+        f"{count} x {name}, {'no Tensor Cores' if newest == 'none' else newest}"
+        for (name, newest), count in counted.items()
+    ]
+    memory = f"{machine.memory_gib:.0f} GiB of memory"
+    bf16 = f"bf16 by {machine.bf16}" if machine.bf16 else "no bf16 in hardware"
+    lines = [f"CPU   {_count(machine.cores, 'core')}, {memory}, {bf16}"]
+    lines.append(f"GPUs  {'; '.join(gpus) or 'none'}")
+    return _text(lines + [f"Note: {note}." for note in machine.notes])
 
 
 def detected(machine: Machine) -> str:
@@ -111,19 +131,27 @@ def status_text(status: Status) -> str:
 
 
 def component_list(components: Table) -> str:
-    """Format the components in one line each; those that the framework does not have come last."""
+    """Format the components in groups, a line for each; those for other frameworks come last.
+
+    Libraries, which come with the components that need them, are shown if they are installed.
+    """
     width = max(map(len, components), default=0)
-    lines = []
+    groups: dict[str, list[str]] = {}
     others = []
     for name, component in components.items():
         if component.refusal:
             others.append(f"{name:{width}}  {component.refusal}")
-        else:
+        elif component.installed or component.entry.get("kind") != "library":
             installed = "installed" if component.installed else ""
-            lines.append(f"{name:{width}}  {installed:9}  {component.entry['about']}")
+            rows = groups.setdefault(component.entry.get("group", ""), [])
+            rows.append(f"{name:{width}}  {installed:9}  {component.entry['about']}")
     if others:
-        lines += ["", "Not for this project:", *others]
-    return _text(lines)
+        groups["not for this project"] = others
+    blocks = []
+    for group, rows in groups.items():
+        heading = [f"{group[:1].upper()}{group[1:]}:"] if group else []
+        blocks.append("\n".join(map(printable, [*heading, *rows])))
+    return "\n\n".join(blocks)
 
 
 def added(

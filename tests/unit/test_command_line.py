@@ -1,5 +1,8 @@
 """The command line itself: exit statuses, and suggestions for near misses."""
 
+import sys
+
+import pexpect
 import pytest
 from fastproj.errors import UsageError
 from fastproj.template.answers import combine
@@ -11,7 +14,12 @@ from program import Fastproj
     ("arguments", "suggested"),
     [
         (["udpate"], "Did you mean 'update'?"),
-        (["new", "x", "--modle", "gpt"], "--model"),
+        (
+            ["new", "x", "--modle", "gpt"],
+            "No such option: --modle. Did you mean --model or --nodes?",
+        ),
+        (["new", "x", "--gpus", "two"], "'--gpus': it must be a valid integer. See"),
+        (["new", "3d", "--yes"], "for example p3d"),
         (["new", "x", "--yes", "--model", "restnet"], "did you mean resnet?"),
         (["new", "x", "--yes", "--data", "modle=gpt"], "did you mean model?"),
         (["new", "x", "--yes", "--license", "bsd"], "did you mean BSD-3-Clause?"),
@@ -21,6 +29,23 @@ def test_near_miss_is_suggested(arguments: list[str], suggested: str, fastproj: 
     result = fastproj(*arguments)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert suggested in result.stderr
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_message_wraps_at_the_end_of_words(environment: dict[str, str]) -> None:
+    command = ["-m", "fastproj", "new", "My-Project", "--yes"]
+    terminal = pexpect.spawn(
+        sys.executable,
+        command,
+        env=environment | {"COLUMNS": "60"},
+        dimensions=(24, 60),
+        encoding="utf-8",
+    )
+    terminal.expect(pexpect.EOF)
+    lines = (terminal.before or "").splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 60
+    assert "for example my-project" in " ".join(lines)
 
 
 def test_exit_statuses_are_documented(fastproj: Fastproj) -> None:

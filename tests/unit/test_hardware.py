@@ -155,7 +155,7 @@ def test_tensor_cores_of_nvidia(capability: str, name: str, expected: str) -> No
 def test_notes_are_shown_by_detect_and_new(fastproj: Fastproj, smi: Path, tmp_path: Path) -> None:
     answer(smi, "Failed to initialize NVML: Driver/library version mismatch", status=18)
     path = {"PATH": os.environ["PATH"]}
-    (note,) = json.loads(fastproj("detect", **path).stdout)["notes"]
+    (note,) = json.loads(fastproj("detect", "--json", **path).stdout)["notes"]
     assert (
         note
         == "nvidia-smi failed with status 18: Failed to initialize NVML: Driver/library version mismatch"
@@ -201,7 +201,31 @@ def test_apple(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_detect_prints_json(fastproj: Fastproj, smi: Path) -> None:
     answer(smi, "NVIDIA H200, 9.0, GPU-1")
     path = {"PATH": os.environ["PATH"]}
-    found = json.loads(fastproj("detect", **path).stdout)
+    found = json.loads(fastproj("detect", "--json", **path).stdout)
     assert found["answers"] == {"gpus": 1, "nodes": 1, "tensor_cores": "fp8"}
     assert found["gpus"][0]["name"] == "NVIDIA H200"
     assert found["cores"] == len(os.sched_getaffinity(0))
+    cpu, gpus = fastproj("detect", **path).stdout.splitlines()
+    assert cpu.startswith(f"CPU   {found['cores']} core")
+    assert gpus == "GPUs  1 x NVIDIA H200, fp8"
+
+
+@pytest.mark.parametrize(
+    ("flags", "limit", "expected"),
+    [
+        ("fpu avx512_bf16 amx_bf16", "1073741824", ("amx_bf16", 1.0)),
+        ("fpu avx512_bf16", "536870912", ("avx512_bf16", 0.5)),
+        ("fpu avx2", "1073741824\n", ("", 1.0)),
+    ],
+)
+def test_cpu_and_limit_of_a_container(
+    flags: str, limit: str, expected: tuple[str, float], tmp_path: Path
+) -> None:
+    for file, text in {
+        "proc/cpuinfo": f"flags : {flags}\n",
+        "sys/fs/cgroup/memory.max": limit,
+    }.items():
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(text)
+    machine = hardware.detect(tmp_path)
+    assert (machine.bf16, machine.memory_gib) == expected

@@ -184,9 +184,16 @@ def test_edited_files_are_merged_and_kept(team: Path, fastproj: Fastproj) -> Non
 
 def test_components_lists_each_in_a_line(team: Path, fastproj: Fastproj) -> None:
     result = fastproj("components", cwd=team.parent)
-    for line, (name, entry) in zip(result.stdout.splitlines(), COMPONENTS.items(), strict=True):
-        assert line.split(maxsplit=1) == [name, entry["about"]]
-        assert len(line) <= 79
+    blocks = [block.splitlines() for block in result.stdout.split("\n\n")]
+    groups: dict[str, dict[str, str]] = {}
+    for name, entry in COMPONENTS.items():
+        if entry.get("kind") != "library":
+            groups.setdefault(entry["group"].capitalize(), {})[name] = entry["about"]
+    assert groups == {
+        heading.removesuffix(":"): dict(line.split(maxsplit=1) for line in lines)
+        for heading, *lines in blocks
+    }
+    assert max(map(len, result.stdout.splitlines())) <= 79
     assert fastproj("add", "two", cwd=team).returncode == 0
     lines = fastproj("components", cwd=team).stdout.partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in lines] == ["one", "two", "three"]

@@ -38,6 +38,10 @@ class Machine:
 
     gpus: tuple[Gpu, ...]
     cores: int
+    memory_gib: float = 0.0
+    """That this process may use."""
+    bf16: str = ""
+    """The CPU's instructions for bf16, `amx_bf16` or `avx512_bf16`; empty without."""
     notes: tuple[str, ...] = ()
     """What could not be detected, and why."""
 
@@ -56,7 +60,22 @@ def detect(root: Path = Path("/")) -> Machine:
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
-    return Machine(tuple(gpus), cores, tuple(notes))
+    return Machine(tuple(gpus), cores, _memory(root), _bf16(root), tuple(notes))
+
+
+def _memory(root: Path) -> float:
+    """Return the memory of the machine, or the limit of the container, in GiB."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # no Linux, or no limit
+        memory = min(memory, int((root / "sys/fs/cgroup/memory.max").read_text()))
+    return memory / 2**30
+
+
+def _bf16(root: Path) -> str:
+    flags = []
+    with suppress(OSError):  # no Linux
+        flags = (root / "proc/cpuinfo").read_text().split()
+    return next((name for name in ("amx_bf16", "avx512_bf16") if name in flags), "")
 
 
 def nvidia_format(capability: str, name: str) -> Format:

@@ -24,7 +24,8 @@ _FOLDERS = "build configs dist docs launch runs src test tests tools"
 def check(name: str) -> None:
     """Check a project's name; the error says why not, and suggests another one if it can."""
     if problem := _problem(name):
-        plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_0123456789")
+        plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")
+        plain = f"p{plain}" if plain[:1].isdigit() else plain
         suggestion = "" if _problem(plain) else f", for example {plain}"
         raise UsageError(f"the project's name {name[:LONGEST]!r} is {problem}{suggestion}")
 
@@ -32,7 +33,7 @@ def check(name: str) -> None:
 def _problem(name: str) -> str:
     if not re.fullmatch(r"[a-z]([a-z0-9_-]*[a-z0-9])?", name) or len(name) > LONGEST:
         allowed = f"use at most {LONGEST} lowercase letters, digits, - and _"
-        return f"not allowed: {allowed}, starting with a letter and ending with a letter or digit"
+        return f"not allowed: {allowed}, from a letter to a letter or digit"
     package = name.replace("-", "_")
     if keyword.iskeyword(package) or keyword.issoftkeyword(package):
         reason = "a Python keyword"
