@@ -1,12 +1,11 @@
 """Optimizers other than AdamW: SGD, Adam, Muon, LAMB, LARS and NovoGrad."""
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..component import Component
@@ -77,39 +76,35 @@ class Optimizers(Component):
                 eps=cfg.optim.eps,
                 fused=cfg.optim.fused,
             )
-        return self._layerwise(groups, cfg.optim.lr, {"betas": betas, "eps": cfg.optim.eps})
+        if self.cfg.name == "lamb":
+            return LAMB(groups, lr=cfg.optim.lr, betas=betas, eps=cfg.optim.eps)
+        return self._of_library(groups, cfg.optim.lr, {"betas": betas, "eps": cfg.optim.eps})
 
-    def _layerwise(
+    def _of_library(
         self,
         groups: list[dict[str, Any]],
         lr: float,
         adaptive: dict[str, Any],
     ) -> Optimizer:
-        """Return an optimizer whose steps depend on the norms of each layer."""
+        """Return LARS or NovoGrad, whose steps depend on the norms of each layer."""
         try:
             import pytorch_optimizer as library
         except ImportError:
             self.cfg.refuse("name", "install its package: pip install 'pytorch_optimizer>=4'")
         optimizer: Any
         if self.cfg.name == "lars":
-            # You et al. 2017 (arXiv:1708.03888); vectors keep the plain rate
+            # You et al. 2017 (arXiv:1708.03888, algorithm 1), in PyTorch's form, in which the
+            # momentum does not contain the rate. Vectors, and matrices of zeros, keep the plain
+            # rate.
             optimizer = library.LARS(
                 groups,
                 lr=lr,
                 momentum=self.cfg.momentum,
                 trust_coefficient=self.cfg.trust_coefficient,
             )
-        elif self.cfg.name == "novograd":
+        else:
             # Ginsburg et al. 2019 (arXiv:1905.11286, algorithm 1)
             optimizer = library.NovoGrad(groups, lr=lr, **adaptive)
-        else:
-            # You et al. 2019 (arXiv:1904.00962, algorithm 2), with the norms of the weights as they
-            # are. Without `adam_debias`, the first step would be 1 / (1 - beta1) times as large as
-            # the trust ratio makes it.
-            optimizer = library.Lamb(
-                groups, lr=lr, weight_decouple=False, adam_debias=True, **adaptive
-            )
-            optimizer.clamp = math.inf
         return optimizer  # type: ignore[no-any-return]
 
     def _muon(self, model: nn.Module, cfg: BaseConfig) -> Optimizer:
@@ -134,6 +129,37 @@ class Optimizers(Component):
             adjust_lr_fn="match_rms_adamw",
         )
         return MuonAndAdamW(muon, adamw(model, cfg.optim))
+
+
+class LAMB(torch.optim.Adam):
+    """LAMB: You et al. 2019 (arXiv:1904.00962, version 5, algorithm 2), with phi(z) = z.
+
+    The trust ratio is 1 where the norm of the weights, or of their change, is 0.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Update all parameters."""
+        rates = [group["lr"] for group in self.param_groups]
+        before: dict[Tensor, Tensor] = {}
+        for group in self.param_groups:
+            group["lr"] = 1.0
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    before[weight] = weight.clone()
+                    weight.zero_()
+        super().step()  # so that each weight is now -m / (sqrt(v) + eps), without decay
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate
+            for weight in group["params"]:
+                if weight not in before:
+                    continue
+                old = before[weight]
+                change = group["weight_decay"] * old - weight
+                norm = old.norm()
+                ratio = norm / change.norm()
+                ratio = torch.where((norm > 0) & ratio.isfinite(), ratio, 1.0)
+                weight.copy_(old - rate * ratio * change)
 
 
 class MuonAndAdamW(Optimizer):
