@@ -1,7 +1,9 @@
 """The cache: every kind of dataset, several processes that write at once, what makes a new file, and failures."""
 
+import dataclasses
 import multiprocessing
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,25 +162,82 @@ def test_changed_config_or_files_make_a_new_file(images: Package, tmp_path: Path
     assert found == [2, 2, 4, 4, 6]
 
 
-def test_linked_files_and_classes_of_a_resumed_run_make_a_new_file(
-    images: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def key(p: Package, path: Path, **changes: Any) -> str:
+    """Return the key of a cache of images in a folder."""
+    cfg = p.data.DataConfig(path=path)
+    spec = p.data.Spec(3, 16, ("class0", "class1"), (0.5,), (0.5,))
+    made = p.components.cache.Cache(p.components.cache.CacheConfig(), None)
+    return str(made._fingerprint(cfg, dataclasses.replace(spec, **changes)))
+
+
+def test_key_of_a_resumed_run_is_that_of_its_spec(images: Package, tmp_path: Path) -> None:
+    write_images(tmp_path / "photos", 4)
+    before = key(images, tmp_path / "photos")
+    assert key(images, tmp_path / "photos") == before
+    assert key(images, tmp_path / "photos", classes=("a", "class0", "class1")) != before
+    assert key(images, tmp_path / "photos", mean=(0.4,)) != before
+
+
+def replace_file(file: Path) -> None:
+    """Replace a file by another one of the same size and time."""
+    found = file.stat()
+    other = file.with_name("other")
+    other.write_bytes(bytes(found.st_size))
+    other.rename(file)
+    os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def turn(link: Path, target: Path) -> None:
+    link.unlink()
+    link.symlink_to(target)
+
+
+CHANGES: dict[str, Callable[[Path, Path], Any]] = {
+    "new file": lambda _, real: write_images(real, 1, 100),
+    "other file of the same size": lambda _, real: replace_file(real / "class0/0.jpg"),
+    "removed file": lambda _, real: (real / "class1/1.jpg").unlink(),
+    "renamed file": lambda _, real: (real / "class1/1.jpg").rename(real / "class1/0.jpg"),
+    "deeper file": lambda _, real: write_images(real / "class0/deep/er", 1),
+    "link to another folder": lambda photos, real: turn(photos / "class1", real / "class0"),
+    "second link to another folder": lambda photos, real: turn(photos / "class2", real / "class1"),
+    "link to another file": lambda photos, real: turn(photos / "single.jpg", real / "class1/1.jpg"),
+    "file behind a link": lambda _, real: replace_file(real / "class0/0.jpg"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_key_follows_links(
+    images: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    write_images(tmp_path / "elsewhere", 4)
-    (tmp_path / "photos").mkdir()
-    for name in ("class0", "class1"):
-        (tmp_path / "photos" / name).symlink_to(tmp_path / "elsewhere" / name)
-    (tmp_path / "photos/class0/up").symlink_to(tmp_path / "photos")
+    """To folders, to a folder of two names, to files, in a circle, broken, and the path itself."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    cache = images.components.cache
-    cfg = images.data.DataConfig(path=Path("~/photos"))
-    names = []
-    for classes in (["class0", "class1"], ["a", "class0", "class1"], ["class0", "class1"]):
-        made = cache.Cache(cache.CacheConfig(), None)
-        made.wrap_dataset(images.data.Images([], classes, cfg))
-        names.append(made._fingerprint(cfg))
-    assert names[0] == names[2] != names[1]
-    write_images(tmp_path / "elsewhere", 1, 100)
-    assert made._fingerprint(cfg) != names[0]
+    photos, real = tmp_path / "photos", tmp_path / "elsewhere"
+    write_images(real, 4)
+    photos.mkdir()
+    for name in ("class0", "class1"):
+        (photos / name).symlink_to(real / name)
+    (photos / "class2").symlink_to(real / "class0")
+    (photos / "single.jpg").symlink_to(real / "class0/0.jpg")
+    (photos / "broken").symlink_to(tmp_path / "nowhere")
+    (real / "class0/up").symlink_to(photos)
+    (tmp_path / "link").symlink_to(photos)
+    paths = [Path("~/photos"), tmp_path / "link"]
+    before = [key(images, path) for path in paths]
+    assert [key(images, path) for path in paths] == before
+    CHANGES[change](photos, real)
+    assert all(key(images, path) != old for path, old in zip(paths, before, strict=True))
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_key_of_a_file_is_of_its_content(images: Package, tmp_path: Path, linked: bool) -> None:
+    file, path = tmp_path / "table.csv", tmp_path / "table.csv"
+    file.write_text("a,b\n1,2\n")
+    if linked:
+        path = tmp_path / "link.csv"
+        path.symlink_to(file)
+    before = key(images, path)
+    replace_file(file)
+    assert key(images, path) != before
 
 
 def test_loader_workers_and_ranks_share_the_file(images: Package, tmp_path: Path) -> None:

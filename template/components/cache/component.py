@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
 from operator import itemgetter
@@ -17,7 +18,7 @@ from .. import data
 from ..component import Component
 from ..config import BaseConfig
 from ..config_base import Section, within
-from ..contracts import collate_fn, is_in_memory, own_loader, whole_batches
+from ..contracts import collate_fn, is_in_memory, own_loader, spec_fields, whole_batches
 from ..distributed import World
 from ..errors import UserError
 from ..loader import Loader, map_tensors
@@ -83,7 +84,7 @@ class Cache(Component):
             why = f"the samples take {total:.3g} GB, so raise it, or use another cache.where"
             self.cfg.refuse("max_gb", why)
         if self.cfg.where == "disk":
-            key = self._fingerprint(run.cfg.data) if self.world.rank == 0 else ""
+            key = self._fingerprint(run.cfg.data, run.spec) if self.world.rank == 0 else ""
             key = self.world.broadcast(key)
             folder = self.cfg.folder or run.cfg.run.dir / ".cache"
             for number, cached in enumerate(self.sets):
@@ -99,23 +100,21 @@ class Cache(Component):
             for first in range(0, len(cached), 256):
                 after = min(first + 256, len(cached))
                 chunks.append(list(range(first, after)))
-            loader = Loader(cached.source, chunks, run.cfg.loader, one_rank)
-            cached.fill(loader, device)
+            with closing(Loader(cached.source, chunks, run.cfg.loader, one_rank)) as loader:
+                cached.fill(loader, device)
 
-    def _fingerprint(self, cfg: Any) -> str:
-        """Return what differs if data.py, its config, a file that this names or a class changed."""
+    def _fingerprint(self, cfg: Any, spec: Any) -> str:
+        """Return what differs if data.py, its config, its Spec or a file that this names changed.
+
+        A resumed run keeps its Spec, such as its classes.
+        """
         digest = sha256(Path(data.__file__).read_bytes())
-        digest.update(repr(cfg).encode())
-        for cached in self.sets:
-            classes = getattr(cached.source.dataset, "classes", ())  # a resumed run keeps its own
-            digest.update(repr(classes).encode(errors="surrogateescape"))
+        lines = [repr(cfg), repr(spec_fields(spec))]
         for value in vars(cfg).values():
-            if not isinstance(value, str | Path) or not str(value):
-                continue
-            for file in _below(Path(value).expanduser().resolve()):
-                found = file.stat()
-                line = f"{file} {found.st_size} {found.st_mtime_ns}"
-                digest.update(line.encode(errors="surrogateescape"))
+            if isinstance(value, str | Path) and str(value):
+                lines += _below(Path(value).expanduser())
+        for line in lines:
+            digest.update(line.encode(errors="surrogateescape"))
         return digest.hexdigest()[:16]
 
 
@@ -345,14 +344,24 @@ def _filled(
     return map_tensors(lambda _: next(remaining), example)
 
 
-def _below(path: Path) -> list[Path]:
-    """Return the files below a folder, or the file; links are followed, each folder once."""
+def _below(path: Path) -> list[str]:
+    """Return where each folder below a path leads, and the size and the times of each file.
+
+    Links are followed, and the files of a folder with several names are looked at once.
+    """
+    lines = []
     files = [path]
     known = set()
     for folder, subfolders, names in os.walk(path, followlinks=True):
-        if os.path.realpath(folder) in known:
+        real = os.path.realpath(folder)
+        lines.append(f"{folder} {real}")
+        if real in known:
             subfolders.clear()
             continue
-        known.add(os.path.realpath(folder))
+        known.add(real)
         files += [Path(folder, name) for name in names]
-    return sorted(file for file in files if file.is_file())
+    for file in files:
+        if file.is_file():
+            found = file.stat()
+            lines.append(f"{file} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}")
+    return sorted(lines)
