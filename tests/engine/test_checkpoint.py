@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -97,11 +98,33 @@ def test_only_the_newest_checkpoints_and_the_best_one_are_kept(
     assert {int(it.name[5:]) for it in checkpoints(tmp_path)} == {10, 12, best["step"]}
 
 
-@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(("keep", "left"), [(1, [8]), (2, [6, 8]), (3, [3, 6, 8])])
+def test_only_intact_checkpoints_count_as_those_to_keep(
+    tiny: MakePackage, tmp_path: Path, damage: str, keep: int, left: list[int]
+) -> None:
+    """The newest one is damaged, so that the run writes one before it."""
+    p, best = tiny(), tmp_path / "a/checkpoints/best.json"
+    p.train_here(tmp_path, *SAME)
+    DAMAGES[damage](checkpoints(tmp_path)[-1])
+    best.unlink()
+    world = p.distributed.World(0, 1, torch.device("cpu"))
+    made = p.checkpoint.Checkpoints(tmp_path / "a", keep, world)
+    made.save({"step": 8})
+    found = {int(it.name[5:]) for it in checkpoints(tmp_path)}
+    assert found - {9} == set(left)
+    assert 9 not in found or keep > 1
+    made.save({"step": 10})
+    made.save({"step": 11})
+    made.save({"step": 12})
+    assert [int(it.name[5:]) for it in checkpoints(tmp_path)] == [10, 11, 12][-keep:]
+
+
+@pytest.mark.parametrize("mode", ["min", "max", "null"])
 def test_best_validation_is_by_the_monitor(tiny: MakePackage, tmp_path: Path, mode: str) -> None:
     p = tiny()
     p.train_here(tmp_path, *SAME, f"--train.monitor_mode={mode}")
-    choose = min if mode == "min" else max
+    choose = max if mode == "max" else min
     best = choose(rows(tmp_path, "val"), key=lambda row: float(row["loss"]))
     assert json.loads((tmp_path / "a/checkpoints/best.json").read_text())["step"] == best["step"]
 
@@ -116,6 +139,25 @@ def test_two_processes_that_start_one_run_are_one_run_and_one_line(
     assert ends[1].stderr.count("\n") == 1
     assert "another process trains" in ends[1].stderr
     assert [row["step"] for row in rows(tmp_path, "train")] == list(range(50, 501, 50))
+
+
+def test_run_that_another_process_trains_is_not_even_read(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
+    """Neither its checkpoint, which is damaged here, nor its record, which has other options."""
+    p = tiny()
+    p.train_here(tmp_path, *SAME)
+    flip(checkpoints(tmp_path)[-1] / "state.pt")
+    lock = f"import fcntl, sys; file = open({str(tmp_path / 'a/.lock')!r}, 'a'); "
+    lock += "fcntl.lockf(file, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout
+        other.stdout.readline()
+        with pytest.raises(p.errors.UserError, match="another process trains"):
+            p.train_here(tmp_path, *SAME, "--optim.lr=0.5")
+        other.kill()
 
 
 @pytest.fixture

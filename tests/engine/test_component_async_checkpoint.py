@@ -93,7 +93,7 @@ def test_monitor_that_is_no_metric_is_refused_at_the_first_validation(
 ) -> None:
     p = tiny(NAME)
     with pytest.raises(p.errors.UserError, match="train.monitor is accuracy"):
-        p.train_here(tmp_path, *ASYNC, "--train.monitor=accuracy")
+        p.train_here(tmp_path, *ASYNC, "--train.monitor=accuracy", "--train.monitor_mode=max")
     assert saved(tmp_path)["step"] == 4
 
 

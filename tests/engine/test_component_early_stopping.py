@@ -68,4 +68,4 @@ def test_metric_that_the_model_does_not_report_is_one_line(
     with pytest.raises(
         p.errors.UserError, match=r"^train.monitor is accuracy: the validation metrics are loss$"
     ):
-        p.train_here(tmp_path, *OPTIONS, "--train.monitor=accuracy")
+        p.train_here(tmp_path, *OPTIONS, "--train.monitor=accuracy", "--train.monitor_mode=max")

@@ -22,6 +22,8 @@ WRONG: list[tuple[list[str], str]] = [
     (["--config=missing.yaml"], "missing.yaml"),
     (["--run.seed=1.5"], "run.seed"),
     (["--train.steps"], "train.steps"),
+    (["--train.monitor=accuracy"], "train.monitor is accuracy: set train.monitor_mode, min or max"),
+    (["--train.monitor=f1", "--train.monitor_mode=null"], "train.monitor is f1: set"),
 ]
 
 
@@ -339,7 +341,7 @@ def test_null_for_a_key_that_needs_a_value_is_one_line(
         ("optim.fused", "true or false"),
         ("run.dir", "a path"),
         ("train.monitor", "a text"),
-        ("train.monitor_mode", "min or max"),
+        ("speed.compile", "off or model"),
         ("data.ignore", "a list"),
     ],
 )

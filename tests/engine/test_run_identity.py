@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -393,7 +394,40 @@ def test_best_is_of_the_present_monitor(
     p.train_here(tmp_path, *options)
     p.train_here(tmp_path, *options, "--train.monitor=score", "--train.monitor_mode=max")
     best = json.loads((tmp_path / "a/checkpoints/best.json").read_text())
-    assert (best["step"], best["value"]) == (6, 7.0)
+    assert best == {"step": 6, "value": 7.0, "monitor": "score", "mode": "max"}
+
+
+def test_early_stopping_counts_anew_for_another_monitor(tiny: MakePackage) -> None:
+    p = tiny("early-stopping")
+    own = p.components.early_stopping
+    plan = SimpleNamespace(total_steps=100)
+
+    def validate(component: Any, step: int, loss: float, *options: str) -> Any:
+        run = SimpleNamespace(cfg=p.options(*options), step=step, plan=plan, finished=False)
+        component.on_validation(run, {"loss": loss, "score": loss})
+        return component.state_dict()
+
+    first = own.EarlyStopping(own.EarlyStoppingConfig(), None)
+    validate(first, 1, 0.1)
+    state = validate(first, 2, 0.2)
+    assert (state["best"], state["since"]) == (0.1, 1)
+    for options, best in {
+        ("--train.monitor=score", "--train.monitor_mode=min"): 0.9,
+        ("--train.monitor_mode=max",): -0.9,
+    }.items():
+        resumed = own.EarlyStopping(own.EarlyStoppingConfig(), None)
+        resumed.load_state_dict(state)
+        found = validate(resumed, 3, 0.9, *options)
+        assert (found["best"], found["since"]) == (best, 0)
+
+
+def test_scaler_of_fp16_starts_anew_where_the_checkpoint_has_none(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
+    p = tiny()
+    unfinished(p, tmp_path)
+    p.train_here(tmp_path, *SIX, "--speed.precision=fp16", "--run.allow_changes=true")
+    assert saved(tmp_path)["scaler"]["scale"] > 0
 
 
 FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
@@ -455,13 +489,17 @@ def test_model_and_optimizer_that_do_not_fit_are_one_line(
     for module in (p.train, p.evaluate):
         monkeypatch.setattr(module, "build", wider)
     message = (
-        r"step-00000003 has the weights of another model \(layers.4.weight has the shape \(1, 8\), "
-        r"and in this model \(2, 8\)\): put the model and the data of the run back, or use another"
+        r"step-00000003 has the weights of another model \(size mismatch for layers.4.bias: copying a "
+        r"param with shape .*\): put the model and the data of the run back, or use another"
     )
     with pytest.raises(p.errors.UserError, match=message):
         p.train_here(tmp_path, *SIX)
     with pytest.raises(p.errors.UserError, match=message):
         p.evaluate.load_run(tmp_path / "a", CPU)
+    monkeypatch.undo()
+    changed = [*SIX, "--run.allow_changes=true"]
+    with pytest.raises(p.errors.UserError, match=r"does not fit \(it is without optim.amsgrad\)"):
+        p.train_here(tmp_path, *changed, "--optim.amsgrad=true")
     monkeypatch.setattr(p.train, "build", frozen)
     with pytest.raises(p.errors.UserError, match="the optimizer's state in the checkpoint does"):
         p.train_here(tmp_path, *SIX)

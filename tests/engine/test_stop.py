@@ -15,6 +15,7 @@ from warm import start_python
 
 STEPS = ["--train.steps=60", "--train.eval_every=20", "--log.every=5", "--train.batch_size=8"]
 ENDLESS = ["--train.steps=1000000", "--train.eval_every=1000000", "--train.batch_size=8"]
+ACCURACY = ["--train.monitor=accuracy", "--train.monitor_mode=max"]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
 
 
@@ -109,7 +110,7 @@ def test_training_in_a_notebook_leaves_signal_handlers_and_has_no_lock_afterward
 def test_an_error_leaves_signal_handlers(tiny: MakePackage, tmp_path: Path) -> None:
     p, before = tiny(), [signal.getsignal(number) for number in SIGNALS]
     with pytest.raises(p.errors.UserError, match="train.monitor"):
-        p.train_here(tmp_path, "--train.steps=2", "--train.monitor=accuracy")
+        p.train_here(tmp_path, "--train.steps=2", *ACCURACY)
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 

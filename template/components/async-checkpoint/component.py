@@ -81,7 +81,7 @@ class AsyncCheckpoints(Checkpoints):
         step: int,
         results: dict[str, float],
         monitor: str,
-        mode: str,
+        mode: str | None,
     ) -> None:
         """Record the best step when its checkpoint is complete."""
         if monitor not in results:

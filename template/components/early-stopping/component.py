@@ -38,6 +38,8 @@ class EarlyStopping(Component):
         """Validations since then."""
         self.step = 0
         """Step of the last validation."""
+        self.rule = ""
+        """Whose best value that is: the mode and the metric."""
 
     def on_validation(
         self,
@@ -46,9 +48,14 @@ class EarlyStopping(Component):
     ) -> None:
         """Count a validation, unless a resumed run repeats one that its checkpoint has counted."""
         metric = run.cfg.train.monitor
-        sign = 1 if run.cfg.train.monitor_mode == "min" else -1
+        sign = -1 if run.cfg.train.monitor_mode == "max" else 1
         if metric not in results:
             return  # an error follows, as for any run
+        rule = f"{run.cfg.train.monitor_mode} {metric}"
+        if self.rule not in ("", rule):
+            self.best = math.inf
+            self.since = 0
+        self.rule = rule
         if run.step != self.step:
             self.step = run.step
             self.since += 1
@@ -64,10 +71,11 @@ class EarlyStopping(Component):
                 tqdm.write(f"early_stopping ends the run at step {run.step:,}: {why}")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "since": self.since, "step": self.step}
+        return {"best": self.best, "since": self.since, "step": self.step, "rule": self.rule}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the count; a run that had none starts to count."""
         self.best = state.get("best", math.inf)
         self.since = state.get("since", 0)
         self.step = state.get("step", 0)
+        self.rule = state.get("rule", "")

@@ -27,6 +27,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 class FinetuneConfig(Section):
     """Pretrained weights, frozen parameters, and learning rates by layer."""
 
+    is_fixed = True
     enabled: bool = False
     """Start from `weights`, and apply the other options."""
     weights: Path | None = None

@@ -1,14 +1,12 @@
 """The weights of each checkpoint as a safetensors file, which executes nothing when it is read."""
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
+from ..checkpoint import best_name, is_intact, weights_of
 from ..component import Component
 from ..config_base import Section
 from ..distributed import World
@@ -50,10 +48,7 @@ class Safetensors(Component):
             _write_missing(run)
 
 
-def _write_missing(
-    run: Run,
-    coming: str | None = None,
-) -> None:
+def _write_missing(run: Run, coming: str | None = None) -> None:
     from safetensors import SafetensorError
 
     metadata = {"format": "pt", "model": type(run.model).__name__}
@@ -67,31 +62,23 @@ def _write_missing(
             continue
         try:
             _write(folder, metadata)
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, UserError) as error:
             if folder.exists():  # else a newer checkpoint has replaced it meanwhile
                 raise UserError(f"cannot write {folder / FILE}: {error}") from error
 
 
-def _kept(
-    checkpoints: Path,
-    keep: int,
-    coming: str | None,
-) -> list[Path]:
-    """Return the complete checkpoints that stay when the coming one is complete."""
-    there = {folder.name for folder in checkpoints.glob("step-*")}
+def _kept(checkpoints: Path, keep: int, coming: str | None) -> list[Path]:
+    """Return the intact checkpoints that stay when the coming one is complete."""
+    there = set()
+    for folder in checkpoints.glob("step-*"):
+        if (folder / FILE).exists() or is_intact(folder):
+            there.add(folder.name)
     names = sorted(there | {coming} if coming else there)
-    kept = set(names[-keep:])
-    best = checkpoints / "best.json"
-    if best.exists():
-        step = json.loads(best.read_text(encoding="utf-8"))["step"]
-        kept.add(f"step-{step:08d}")
+    kept = {*names[-keep:], best_name(checkpoints)}
     return [checkpoints / name for name in sorted(there & kept)]
 
 
-def _write(
-    folder: Path,
-    metadata: dict[str, str],
-) -> None:
+def _write(folder: Path, metadata: dict[str, str]) -> None:
     from safetensors.torch import save_file
 
     weights = {}
@@ -105,14 +92,3 @@ def _write(
     with partial.open("rb") as stream:
         os.fsync(stream.fileno())
     partial.rename(folder / FILE)
-
-
-def weights_of(folder: Path) -> dict[str, Tensor]:
-    """Return a checkpoint's weights; averaged ones, if the run validates with those."""
-    exported = folder / "weights.pt"  # of a checkpoint in shards
-    file = exported if exported.exists() else folder / "state.pt"
-    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    weights: dict[str, Tensor] = dict(state["model"])
-    for component in state["components"].values():
-        weights |= component.get("eval_weights", {})
-    return weights

@@ -32,18 +32,16 @@ class Checkpoints:
     A component may override `write` and `read`, which every rank calls.
     """
 
-    def __init__(
-        self,
-        run_folder: Path,
-        keep: int,
-        world: World,
-    ) -> None:
+    def __init__(self, run_folder: Path, keep: int, world: World) -> None:
         self.folder = run_folder / "checkpoints"
         self.keep = keep
         self.world = world
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write under a temporary name, flush to disk, rename, then delete old checkpoints."""
+        """Write under a temporary name, flush to disk, rename, then delete old checkpoints.
+
+        Only intact ones count as those to keep.
+        """
         partial = self.folder / ".partial"
         target = self.folder / f"step-{state['step']:08d}"
         self.write(partial, state)
@@ -53,11 +51,7 @@ class Checkpoints:
         """Write a checkpoint's files, replacing incomplete ones: rank 0 writes the whole state."""
         self.world.run_on_rank_zero(lambda: _save(state, folder))
 
-    def read(
-        self,
-        folder: Path,
-        state: dict[str, Any],
-    ) -> dict[str, Any]:
+    def read(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
         """Return the state from a checkpoint's files, on the CPU; `state` has its structure."""
         return _load(folder / "state.pt", state.keys() - {"spec"})
 
@@ -66,7 +60,7 @@ class Checkpoints:
         step: int,
         results: dict[str, float],
         monitor: str,
-        mode: str,
+        mode: str | None,
     ) -> None:
         """Record this validation's step if its result is the best one so far, and finite."""
         if monitor not in results:
@@ -75,15 +69,16 @@ class Checkpoints:
         value = results[monitor]
 
         def record() -> None:  # on rank 0 alone, as it changes the file that the decision reads
-            rule = f"{mode} {monitor}"
-            before = _best(self.folder)
-            best = before.get("value") if before.get("rule", rule) == rule else None
             if not math.isfinite(value):
                 what = f"{monitor} is {value} in the validation of step {step:,}"
                 tqdm.write(f"warning: {what}, which is not counted as the best")
-            elif best is None or (value < best if mode == "min" else value > best):
-                new = {"step": step, "value": value, "rule": rule}
-                write_text(self.folder / "best.json", json.dumps(new))
+                return
+            rule = {"monitor": monitor, "mode": mode or "min"}
+            before = _best(self.folder)
+            best = before.get("value") if rule.items() <= (rule | before).items() else None
+            if best is None or (value > best if mode == "max" else value < best):
+                text = json.dumps({"step": step, "value": value} | rule)
+                write_text(self.folder / "best.json", text)
 
         self.world.run_on_rank_zero(record)
 
@@ -96,9 +91,13 @@ class Checkpoints:
         descriptor = os.open(self.folder, os.O_RDONLY)
         os.fsync(descriptor)  # the rename
         os.close(descriptor)
-        best = _best(self.folder).get("step", 0)
-        for old in sorted(self.folder.glob("step-*"))[: -self.keep]:
-            if old.name != f"step-{best:08d}":
+        kept = 1
+        for old in sorted(self.folder.glob("step-*"), reverse=True):
+            if old == target:
+                continue
+            if kept < self.keep:
+                kept += is_intact(old)
+            elif old.name != best_name(self.folder):
                 shutil.rmtree(old)
 
 
@@ -106,20 +105,31 @@ def newest(folder: Path, best_first: bool = False) -> Path | None:
     """Return the newest intact checkpoint in a folder, or that of the best validation if intact."""
     checkpoints = sorted(folder.glob("step-*"), reverse=True)
     if best_first:
-        best = f"step-{_best(folder).get('step', 0):08d}"
+        best = best_name(folder)
         checkpoints.sort(key=lambda checkpoint: checkpoint.name != best)
-    return next(filter(_is_intact, checkpoints), None)
+    for checkpoint in checkpoints:
+        if is_intact(checkpoint):
+            return checkpoint
+        if isinstance(_sums(checkpoint), str):
+            raise UserError(f"an older version saved {checkpoint}: use another run.name")
+        warnings.warn(f"skipping the damaged checkpoint {checkpoint}", stacklevel=2)
+    return None
 
 
-def _is_intact(folder: Path) -> bool:
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        sums = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["sha256"]
-        if not isinstance(sums, dict):
-            raise UserError(f"an older version saved {folder}: use another run.name")
-        if all(_sha256(folder / name) == expected for name, expected in sums.items()):
-            return True
-    warnings.warn(f"skipping the damaged checkpoint {folder}", stacklevel=2)
+def is_intact(folder: Path) -> bool:
+    """Whether all files of a checkpoint are as they were written."""
+    sums = _sums(folder)
+    with suppress(OSError):
+        if isinstance(sums, dict) and sums:
+            return all(_sha256(folder / name) == expected for name, expected in sums.items())
     return False
+
+
+def _sums(folder: Path) -> Any:
+    """Return the checksums in a manifest, by file; None if it is damaged."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["sha256"]
+    return None
 
 
 def best(run_folder: Path) -> Path:
@@ -139,7 +149,7 @@ def load_weights(run_folder: str | Path) -> dict[str, Tensor]:
 
 def weights_of(folder: Path) -> dict[str, Tensor]:
     """Return the weights in a checkpoint: averaged ones, if the run validates with those."""
-    state = _load(_weights_file(folder), {"model", "components"})
+    state = _load(_weights_file(folder), {"model", "components"}, mmap=True)
     weights: dict[str, Tensor] = dict(state["model"])
     for component in state["components"].values():
         weights |= component.get("eval_weights", {})
@@ -163,7 +173,7 @@ def restore(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        reason = _difference(model, weights) or str(error).splitlines()[0]
+        reason = str(error).splitlines()[-1].strip()[:200]
         other = "put the model and the data of the run back, or use another run.name"
         raise UserError(f"{folder} has the weights of another model ({reason}): {other}") from None
 
@@ -233,23 +243,16 @@ def _load(file: Path, keys: Collection[str], mmap: bool = False) -> dict[str, An
     return dict(content)
 
 
-def _difference(model: nn.Module, weights: dict[str, Tensor]) -> str:
-    """Return the first difference in names and shapes."""
-    own = model.state_dict()
-    for name, value in own.items():
-        if name not in weights:
-            return f"it has no {name}"
-        shape = tuple(getattr(weights[name], "shape", ()))
-        if shape != tuple(value.shape):
-            return f"{name} has the shape {shape}, and in this model {tuple(value.shape)}"
-    more = [name for name in weights if name not in own]
-    return f"this model has no {more[0]}" if more else ""
-
-
 def _best(folder: Path) -> dict[str, Any]:
-    with suppress(FileNotFoundError, ValueError):
+    """Return the record of the best validation; empty if there is none."""
+    with suppress(OSError, ValueError, TypeError):
         return dict(json.loads((folder / "best.json").read_text(encoding="utf-8")))
     return {}
+
+
+def best_name(folder: Path) -> str:
+    """Return the name of the checkpoint of the best validation."""
+    return f"step-{_best(folder).get('step', 0):0>8}"
 
 
 def _sha256(file: Path) -> str:

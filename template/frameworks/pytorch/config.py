@@ -67,8 +67,13 @@ class TrainConfig(Section):
     """Optimizer steps between validations, with a checkpoint each; null for once per epoch."""
     monitor: str = "loss"
     """Validation metric that decides which checkpoint is the best."""
-    monitor_mode: Literal["min", "max"] = "min"
-    """Whether a lower or a higher value of `monitor` is better."""
+    monitor_mode: Literal["min", "max"] | None = None
+    """Whether a lower or a higher value of `monitor` is better; null: min, for the loss only."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.monitor_mode is None and self.monitor != "loss":
+            self.refuse("monitor", "set train.monitor_mode, min or max, as well")
 
     def accumulation_steps(self, ranks: int) -> int:
         """Return the micro-batches of a rank per optimizer step."""

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from . import record
-from .checkpoint import newest, restore
+from .checkpoint import lock, newest, restore
 from .config import BaseConfig, RunConfig
 from .distributed import World
 from .loader import BatchPlan
@@ -73,7 +73,9 @@ def find_checkpoint(cfg: BaseConfig, world: World) -> Path | None:
             if not cfg.run.allow_changes:
                 record.check(folder, options)
 
-    world.run_on_rank_zero(find)
+    if world.broadcast("exists" if folder.exists() else ""):
+        with lock(folder, world):  # so that no other process trains it now
+            world.run_on_rank_zero(find)
     path = world.broadcast("".join(found))
     return Path(path) if path else None
 
