@@ -5,10 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
+import torch
 from engine import FIXED, MakePackage, saved
 from lightning_runs import LightningProject
 from matrix import ENGINE_MODEL
@@ -91,6 +92,87 @@ def test_ranks_save_a_checkpoint_when_their_launcher_is_gone(
         run.kill()
         _, stderr = finish(run, MINUTE)
     assert f"stopped at step {saved(tmp_path)['step']:,}: resume with --run.name a\n" in stderr
+
+
+TWO = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+TWO |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+"""Variables that torchrun sets."""
+ONE = {"RANK": "0", "WORLD_SIZE": "1"}
+GOOD: list[tuple[dict[str, str], tuple[int, int, int]]] = [
+    ({}, (0, 1, 0)),
+    (TWO, (1, 2, 1)),
+    (TWO | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, (1, 2, 0)),
+    (ONE, (0, 1, 0)),
+    (ONE | {"LOCAL_RANK": "0", "MASTER_ADDR": "elsewhere"}, (0, 1, 0)),
+    ({"MASTER_ADDR": "elsewhere", "LOCAL_WORLD_SIZE": "4"}, (0, 1, 0)),
+]
+WRONG: list[tuple[dict[str, str], str]] = [
+    *(
+        ({key: value for key, value in TWO.items() if key != name}, name)
+        for name in TWO
+        if name != "LOCAL_WORLD_SIZE"
+    ),
+    ({"RANK": "1"}, "are not set"),
+    ({"RANK": "0"}, "are not set"),
+    ({"WORLD_SIZE": "2"}, "are not set"),
+    ({"WORLD_SIZE": "1"}, "launcher, LOCAL_RANK, RANK are not set"),
+    ({"LOCAL_RANK": "0"}, "are not set"),
+    (ONE | {"RANK": "1"}, "are not set"),
+    *(
+        (TWO | {name: text}, f"{name} is '{text}', and not a number")
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+        for text in ("", "abc", "-1", "1.5", "2 ")
+    ),
+    (TWO | {"WORLD_SIZE": "0"}, "WORLD_SIZE is '0'"),
+    ({"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE is '0'"),
+    (TWO | {"RANK": "2"}, "RANK is 2 of 2 ranks"),
+    (TWO | {"LOCAL_RANK": "2"}, "LOCAL_RANK is 2 of 2 ranks"),
+    (TWO | {"LOCAL_WORLD_SIZE": "1"}, "LOCAL_RANK is 1 of 1 ranks"),
+]
+
+
+def test_variables_of_a_launcher_are_complete_or_one_line(
+    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = tiny()
+    for variables, ranks in GOOD:
+        with monkeypatch.context() as patch:
+            set_only(patch, variables)
+            assert p.errors.launched_rank() == ranks, variables
+    for variables, message in WRONG:
+        with monkeypatch.context() as patch:
+            set_only(patch, variables)
+            with pytest.raises(p.errors.UserError) as raised:
+                p.errors.launched_rank()
+            assert message in str(raised.value), variables
+            assert str(raised.value).endswith("or unset RANK, WORLD_SIZE and LOCAL_RANK")
+    with monkeypatch.context() as patch:
+        set_only(patch, {"RANK": "1"})
+        with pytest.raises(p.errors.UserError, match="are not set"), p.distributed.init("cpu"):
+            pass
+
+
+def set_only(patch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    """Set these variables of a launcher, and no others."""
+    for name in TWO:
+        patch.delenv(name, raising=False)
+    for name, text in variables.items():
+        patch.setenv(name, text)
+
+
+@pytest.mark.parametrize("handled", [True, False])
+def test_rank_without_a_launcher_asks_to_stop_by_what_is_no_second_sigterm(
+    tiny: MakePackage, monkeypatch: pytest.MonkeyPatch, handled: bool
+) -> None:
+    """A second SIGTERM after the launcher's would end a training before it has saved."""
+    p, sent = tiny(), list[int]()
+    monkeypatch.setattr(p.errors.time, "sleep", lambda _: None)
+    monkeypatch.setattr(p.errors.os, "kill", lambda _, number: sent.append(number))
+    monkeypatch.setattr(p.errors.os, "_exit", lambda _: None)
+    world = p.distributed.World(0, 1, torch.device("cpu"))
+    with p.signals.StopRequests(world) if handled else nullcontext():
+        p.errors._end_after(0)
+    assert sent == [signal.SIGUSR1 if handled else signal.SIGTERM]
 
 
 CHILD = """

@@ -10,7 +10,6 @@ import pytest
 import torch
 from engine import MakePackage, rows
 from torch import Tensor
-from warm import run_python
 
 WORLDS = [1, 2, 3, 4]
 KINDS = ["batches", "samples", "dicts", "nested", "collated", "tensors"]
@@ -104,33 +103,14 @@ def test_all_kinds_of_datasets_give_the_same_run(
         assert rows(tmp_path / kind) == rows(tmp_path / KINDS[0]), kind
 
 
-ALARM = """
-import os, signal
-from pathlib import Path
-from {0} import train
-def note_and_end(seconds):
-    Path("{1}/alarm").touch()
-    os._exit(1)
-signal.alarm = note_and_end
-train.main()
-"""
-"""Notes the alarm that a worker sets when it is terminated."""
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_unreadable_sample_is_one_line(tiny: MakePackage, tmp_path: Path, workers: int) -> None:
     p, options = (
         tiny(),
         ["--data.kind=unreadable", "--train.batch_size=2", f"--loader.num_workers={workers}"],
     )
-    (tmp_path / "program.py").write_text(ALARM.format(p.name, tmp_path))
-    arguments = p.arguments(tmp_path, *options, "--train.epochs=2", "--train.eval_every=1000")
-    done = run_python(p.root, str(tmp_path / "program.py"), *arguments)
-    assert (done.returncode, done.stderr) == (
-        1,
-        "error: cannot read images/17.png: delete it, or replace it\n",
-    )
-    assert not (tmp_path / "alarm").exists(), "a worker still ran, and is killed after 30 seconds"
+    done = p.finish(tmp_path, *options, "--train.epochs=2", "--train.eval_every=1000", expect=1)
+    assert done.stderr == "error: cannot read images/17.png: delete it, or replace it\n"
 
 
 def test_automatic_workers_follow_the_data_and_the_cores(

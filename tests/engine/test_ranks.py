@@ -209,7 +209,9 @@ def test_ranks_have_a_backend_for_tensors_on_the_cpu(
 ) -> None:
     p, joined = tiny(), list[str]()
     device = torch.device("cuda:0" if kind == "cuda" else kind)
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in (variables | {"MASTER_PORT": "29500"}).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(p.distributed, "find_device", lambda *_: device)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda _: None)
     for name in ("barrier", "destroy_process_group"):

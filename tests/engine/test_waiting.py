@@ -1,5 +1,6 @@
 """Nothing waits for ever: stalled loaders, dead workers, full shared memory, signals, and ranks that fail."""
 
+import multiprocessing
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -231,6 +233,91 @@ def test_error_of_one_rank_is_one_line_and_ends_the_others(
     assert errors == ([] if place == "crash" else ["error: this is wrong: correct it"]), own
     assert "[rank" not in stderr, "a traceback of another rank"
     assert f"rank      : {rank} (local_rank: {rank})" in summary.partition("Root Cause")[2]
+
+
+def loader_worker(start: Any, init_worker: Any, pipe: Any) -> None:
+    """Start a process that is like a loader worker, and wait."""
+
+    def work() -> None:
+        init_worker(0)
+        pipe.send(os.getpid())
+        while True:
+            time.sleep(0.01)
+            if pipe.poll():
+                pipe.send(signal.alarm(0) + pipe.recv())
+
+    start(target=work).start()
+    time.sleep(1000)
+
+
+def test_worker_outlives_signals_and_not_its_main_process(tiny: MakePackage) -> None:
+    """However long the main process needs to save."""
+    p = tiny()
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    arguments = (context.Process, p.workers.init_worker, there)
+    main = context.Process(target=loader_worker, args=arguments)
+    main.start()
+    worker = here.recv()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) * 2:
+        os.kill(worker, number)
+        here.send(0)
+        assert here.recv() == 0, "an alarm will end it"
+    main.kill()
+    deadline = time.monotonic() + MINUTE
+    while is_running(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(worker)
+
+
+class Unpassable:
+    """Cannot be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("this cannot be pickled")
+
+
+@pytest.mark.parametrize("kind", ["no memory", "no pickle"])
+def test_batch_that_a_worker_cannot_pass_on_is_one_line(
+    tiny: MakePackage, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    p = tiny()
+    batch: Any = {"a": (torch.zeros(2), "text", 1)}
+    if kind == "no pickle":
+        batch = [batch, Unpassable()]
+    else:
+
+        def full(_: Any) -> Any:
+            raise RuntimeError("unable to write to file </torch_1>: No space left\non device (28)")
+
+        monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    reason = {"no memory": "No space left on device", "no pickle": "this cannot be pickled"}[kind]
+    world = p.distributed.World(0, 1, torch.device("cpu"))
+    cfg = p.config.LoaderConfig(num_workers=1)
+    dataset = Made(batch)
+    with closing(p.loader.Loader(dataset, [[0], [1]], cfg, world)) as loader:
+        with pytest.raises(p.errors.UserError) as raised:
+            next(iter(loader))
+        assert "a loader worker cannot pass its batch on (" in str(raised.value)
+        assert reason in str(raised.value)
+        assert str(raised.value).strip().endswith("or use num_workers 0")
+
+
+class Made:
+    """A dataset that returns one batch again and again."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitems__(self, _: list[int]) -> Any:
+        return self.batch
+
+    def collate_fn(self, batch: Any) -> Any:
+        """Return the batch."""
+        return batch
 
 
 @pytest.mark.slow

@@ -76,8 +76,8 @@ class Supervisor:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ERROR_STATUS": str(WRONG)}
+        shared |= {"WORLD_SIZE": str(self.ranks), "LOCAL_WORLD_SIZE": str(self.ranks)}
         if self.ranks > 1:  # as torchrun does
-            shared |= {"WORLD_SIZE": str(self.ranks), "LOCAL_WORLD_SIZE": str(self.ranks)}
             os.environ.setdefault("OMP_NUM_THREADS", "1")
         processes = []
         for rank in range(self.ranks):

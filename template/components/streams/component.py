@@ -20,7 +20,7 @@ from ..distributed import World
 from ..errors import UserError
 from ..loader import collate
 from ..run import Run
-from ..workers import init_worker
+from ..workers import init_worker, to_shared_memory
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Stream:
             Batches(self),
             batch_size=None,  # as each item is a batch
             num_workers=workers,
-            collate_fn=_unchanged,
+            collate_fn=to_shared_memory(_unchanged),
             pin_memory=pin,
             prefetch_factor=cfg.prefetch_factor if workers else None,
             worker_init_fn=init_worker,

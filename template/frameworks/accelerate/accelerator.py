@@ -10,12 +10,13 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import DataLoaderConfiguration, DistributedType
 
 from .config import Config
-from .errors import UserError
+from .errors import UserError, launched_rank
 from .loss import Count
 
 
 def join(device: str) -> None:
     """Join the other processes of this run, on the device for `run.device`."""
+    launched_rank()  # refuses what Accelerate would not understand
     if device == "cpu":
         # A barrier of Accelerate looks for the GPU with the number of the process.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, RandomSampler, default_collate
 from .config import Config, TrainConfig
 from .contracts import collate_fn, is_in_memory, whole_batches
 from .errors import UserError
-from .workers import init_worker
+from .workers import init_worker, to_shared_memory
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,6 @@ def _options(dataset: Any, cfg: Config) -> dict[str, Any]:
         "prefetch_factor": cfg.loader.prefetch_factor if workers else None,
         "persistent_workers": workers > 0,
         "pin_memory": cfg.loader.pin_memory and on_gpu,
-        "collate_fn": collate_fn(dataset) or collate,
+        "collate_fn": to_shared_memory(collate_fn(dataset) or collate),
         "worker_init_fn": init_worker,
     }

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.constants import default_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
 
-from .errors import Stopped, UserError, kill_workers
+from .errors import Stopped, UserError, kill_workers, launched_rank
 
 FAILED = "failed"
 """Key of the ranks' store."""
@@ -102,17 +102,17 @@ def explain_device(device: torch.device) -> str:
 @contextmanager
 def init(wanted_device: str) -> Iterator[World]:
     """Choose the device, and join the process group if torchrun started several processes."""
-    rank = int(os.environ.get("RANK", "0"))
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    device = find_device(wanted_device, int(os.environ.get("LOCAL_RANK", "0")))
+    rank, size, local_rank = launched_rank()
+    device = find_device(wanted_device, local_rank)
     if device.index is not None:
         torch.accelerator.set_device_index(device)
     if size == 1:
         yield World(rank, size, device)
         return
     store = _join(rank, size, device)
-    with fail_together(store):
-        yield World(rank, size, device)
+    world = World(rank, size, device)
+    with fail_together(store, world):
+        yield world
     # not after an error: it would wait for ranks that wait for this one
     dist.destroy_process_group()
 
@@ -138,7 +138,7 @@ def _join(rank: int, size: int, device: torch.device) -> Any:
                 world_size=size,
                 device_id=device,
             )
-    except (dist.DistNetworkError, dist.DistStoreError) as error:
+    except (dist.DistNetworkError, dist.DistStoreError, ValueError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         late = f"not all of {size} ranks have joined ({reason})"
         raise UserError(f"{late}: look for an error of another rank") from None
@@ -147,12 +147,12 @@ def _join(rank: int, size: int, device: torch.device) -> Any:
 
 
 @contextmanager
-def fail_together(store: Any) -> Iterator[None]:
+def fail_together(store: Any, world: World) -> Iterator[None]:
     """Tell the other ranks about an error of this one, which prints it; end if another one has one.
 
     Else the others would wait for this one, or print what they miss of it.
     """
-    others = _Others(store)
+    others = _Others(store, world)
     stopped: Stopped | None = None
     try:
         try:
@@ -164,14 +164,14 @@ def fail_together(store: Any) -> Iterator[None]:
         if others.have_failed:
             time.sleep(10)  # a launcher names the rank that ends first; then it ends this one
             raise SystemExit(1) from None
+        is_gone = isinstance(error, RuntimeError) and others.is_one_gone()
         with suppress(RuntimeError):  # the store is gone, with another rank
             store.set(FAILED, "")
             time.sleep(2)  # until they have read it: the store may end with this process
-        if "onnection closed by peer" in str(error) or "onnection reset by peer" in str(error):
+        if is_gone:
             # not a UserError, after which nothing starts the ranks again
-            print(
-                "error: the connection to another rank is gone: look for its error", file=sys.stderr
-            )
+            reason = str(error).partition("\n")[0]
+            print(f"error: another rank is gone: look for its error ({reason})", file=sys.stderr)
             raise SystemExit(1) from None
         raise
     finally:
@@ -181,19 +181,34 @@ def fail_together(store: Any) -> Iterator[None]:
 
 
 class _Others:
-    """Looks once per second whether another rank has failed, in a thread."""
+    """Says once per second that this rank lives, and looks whether another one has failed."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, world: World) -> None:
         self.store = store
+        self.own = f"alive-{world.rank}"
+        self.keys = [f"alive-{rank}" for rank in range(world.size)]
         self.have_failed = False
         self.are_over = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
+
+    def is_one_gone(self) -> bool:
+        """Return whether a rank says nothing for 3 seconds, or the store is gone, with rank 0."""
+        try:
+            before = self._times()
+            time.sleep(3)
+            return any(old == new for old, new in zip(before, self._times(), strict=True))
+        except RuntimeError:
+            return True
+
+    def _times(self) -> list[Any]:
+        return [self.store.check([key]) and self.store.get(key) for key in self.keys]
 
     def _watch(self) -> None:
         while not self.have_failed:
             if self.are_over.wait(1):
                 return
             try:
+                self.store.set(self.own, str(time.monotonic()))
                 self.have_failed = self.store.check([FAILED])
             except RuntimeError:  # the store is gone, with its rank
                 return

@@ -18,7 +18,7 @@ from .config import LoaderConfig, TrainConfig
 from .contracts import Dataset, collate_fn, is_in_memory, is_on_device, own_loader, whole_batches
 from .distributed import World
 from .errors import UserError
-from .workers import check_shared_memory, init_worker, killed_after
+from .workers import check_shared_memory, init_worker, killed_after, to_shared_memory
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Loader:
                 untyped,
                 batch_sampler=order,
                 num_workers=self.workers,
-                collate_fn=collate_fn(dataset) or collate,
+                collate_fn=to_shared_memory(collate_fn(dataset) or collate),
                 pin_memory=self.pin_memory,
                 prefetch_factor=cfg.prefetch_factor,
                 persistent_workers=True,

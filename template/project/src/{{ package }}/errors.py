@@ -33,7 +33,7 @@ def one_line() -> Iterator[None]:
         yield
     except (UserError, OSError) as error:
         # an error in a loader worker begins with its traceback
-        last = str(error).strip().splitlines()[-1]
+        last = (str(error).strip() or repr(error)).splitlines()[-1]
         raise _exit(last.split("UserError: ")[-1]) from None
     except RuntimeError as error:
         if not str(error).startswith("DataLoader worker"):
@@ -44,22 +44,59 @@ def one_line() -> Iterator[None]:
         if os.environ.get("RANK", "0") == "0":
             print(stopped, file=sys.stderr, flush=True)
         raise SystemExit(75) from None
+    except KeyboardInterrupt:
+        raise SystemExit(128 + signal.SIGINT) from None
+    finally:
+        kill_workers()
 
 
 def _exit(line: str) -> SystemExit:
     """Print the line of an error; return what ends the program."""
-    kill_workers()
     print(f"error: {line}", file=sys.stderr, flush=True)
     return SystemExit(int(os.environ.get("ERROR_STATUS", "1")))
 
 
 def kill_workers() -> None:
-    """Kill the loader workers that are left, such as those that wait for a disk."""
+    """Kill the loader workers that are left: they ignore the signal with which Python ends them."""
     workers = multiprocessing.active_children()
     if workers and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else torch raises an error for each
     for worker in workers:
         worker.kill()
+
+
+def launched_rank() -> tuple[int, int, int]:
+    """Return the rank, the number of ranks, and the rank on this machine: 0, 1 and 0 if not set.
+
+    Raises:
+        UserError: the variables of a launcher, such as torchrun, are not complete.
+    """
+    numbers: dict[str, int] = {}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
+        text = os.environ.get(name)
+        if text is None:
+            continue
+        if not text.isdecimal() or int(text) < name.endswith("SIZE"):
+            raise UserError(f"the variable {name} is {text!r}, and not a number: {_LAUNCH}")
+        numbers[name] = int(text)
+    needed = {"RANK", "WORLD_SIZE", "LOCAL_RANK"}
+    if not needed & numbers.keys():
+        return 0, 1, 0
+    if numbers.get("WORLD_SIZE") != 1:
+        needed |= {"MASTER_ADDR", "MASTER_PORT"}
+    elif numbers.get("RANK") == 0:
+        numbers.setdefault("LOCAL_RANK", 0)
+    missing = ", ".join(sorted(needed - numbers.keys() - os.environ.keys()))
+    if missing:
+        raise UserError(f"of the variables of a launcher, {missing} are not set: {_LAUNCH}")
+    for name, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
+        most = numbers.get(size, numbers["WORLD_SIZE"])
+        if numbers[name] >= most:
+            raise UserError(f"the variable {name} is {numbers[name]} of {most} ranks: {_LAUNCH}")
+    return numbers["RANK"], numbers["WORLD_SIZE"], numbers["LOCAL_RANK"]
+
+
+_LAUNCH = "start with torchrun, or unset RANK, WORLD_SIZE and LOCAL_RANK"
 
 
 def end_with_launcher() -> None:
@@ -84,6 +121,8 @@ def _end_after(launcher: int) -> None:
             file=sys.stderr,
             flush=True,
         )
-    os.kill(os.getpid(), signal.SIGTERM)  # in training, this saves a checkpoint
+    # Both ask a training to save a checkpoint; but a second SIGTERM would end it at once.
+    is_handled = callable(signal.getsignal(signal.SIGUSR1))
+    os.kill(os.getpid(), signal.SIGUSR1 if is_handled else signal.SIGTERM)
     time.sleep(30)
     os._exit(1)  # it hangs
