@@ -33,7 +33,7 @@ class LossScaler(torch.amp.GradScaler):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         state = dict(state_dict)
         self.skipped.fill_(state.pop("skipped"))
-        super().load_state_dict(state)
+        super().load_state_dict(state or super().state_dict())  # empty: of a run without fp16
 
 
 def setup(cfg: SpeedConfig, device: torch.device) -> tuple[str, Autocast, LossScaler]:

@@ -79,7 +79,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         saved = checkpoints.read(resumed, state_dict())
         run.restore(saved, resumed)
         optim.load_state(optimizer, saved)
-        scaler.load_state_dict(saved["scaler"] or scaler.state_dict())
+        scaler.load_state_dict(saved["scaler"])
         components.load_state_dict(saved["components"])
     order = loader.train_batches(plan, world, cfg.run.seed, run.step)  # from this step on
     train_loader = loader.Loader(train_set, order, cfg.loader, world)

@@ -69,34 +69,22 @@ def launched_rank() -> tuple[int, int, int]:
     """Return the rank, the number of ranks, and the rank on this machine: 0, 1 and 0 if not set.
 
     Raises:
-        UserError: the variables of a launcher, such as torchrun, are not complete.
+        UserError: variables of a launcher, such as torchrun, are missing or contradict each other.
     """
-    numbers: dict[str, int] = {}
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
-        text = os.environ.get(name)
-        if text is None:
-            continue
-        if not text.isdecimal() or int(text) < name.endswith("SIZE"):
-            raise UserError(f"the variable {name} is {text!r}, and not a number: {_LAUNCH}")
-        numbers[name] = int(text)
-    needed = {"RANK", "WORLD_SIZE", "LOCAL_RANK"}
-    if not needed & numbers.keys():
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    given = {name: os.environ[name] for name in names if name in os.environ}
+    if not given:
         return 0, 1, 0
-    if numbers.get("WORLD_SIZE") != 1:
-        needed |= {"MASTER_ADDR", "MASTER_PORT"}
-    elif numbers.get("RANK") == 0:
-        numbers.setdefault("LOCAL_RANK", 0)
-    missing = ", ".join(sorted(needed - numbers.keys() - os.environ.keys()))
-    if missing:
-        raise UserError(f"of the variables of a launcher, {missing} are not set: {_LAUNCH}")
-    for name, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
-        most = numbers.get(size, numbers["WORLD_SIZE"])
-        if numbers[name] >= most:
-            raise UserError(f"the variable {name} is {numbers[name]} of {most} ranks: {_LAUNCH}")
-    return numbers["RANK"], numbers["WORLD_SIZE"], numbers["LOCAL_RANK"]
-
-
-_LAUNCH = "start with torchrun, or unset RANK, WORLD_SIZE and LOCAL_RANK"
+    if given.get("WORLD_SIZE") == "1":  # some schedulers set no more for one process
+        given.setdefault("LOCAL_RANK", "0")
+    with suppress(KeyError, ValueError):
+        rank, size, local = (int(given[name]) for name in names[:3])
+        can_join = size == 1 or {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+        if 0 <= rank < size and 0 <= local < int(given.get(names[3], size)) and can_join:
+            return rank, size, local
+    needed = f"{', '.join(names)}, MASTER_ADDR and MASTER_PORT of a launcher"
+    found = " ".join(f"{name}={value}" for name, value in given.items())
+    raise UserError(f"{needed} do not fit ({found}): start with torchrun, or unset them")
 
 
 def end_with_launcher() -> None:
