@@ -57,20 +57,17 @@ class Weight:
         self.w, self.decay, self.cfg = value.clone(), decay, cfg
         self.m: Any = 0
         self.v: Any = 0
-        self.most = torch.zeros_like(value)
         self.step = 0
 
     def adam(self, g: Tensor) -> Tensor:
-        """Kingma and Ba 2014, algorithm 1, with L2; AMSGrad as Reddi et al. 2018, algorithm 2, corrected."""
-        return self.corrected(g + self.decay * self.w, self.cfg.optim.amsgrad)
+        """Kingma and Ba 2014, algorithm 1, with L2."""
+        return self.corrected(g + self.decay * self.w)
 
-    def corrected(self, g: Tensor, amsgrad: bool = False) -> Tensor:
+    def corrected(self, g: Tensor) -> Tensor:
         """Return m / (sqrt(v) + eps) without the bias of both moments."""
         self.m = BETA1 * self.m + (1 - BETA1) * g
         self.v = BETA2 * self.v + (1 - BETA2) * g**2
-        self.most = torch.maximum(self.most, self.v)
-        second = self.most if amsgrad else self.v
-        deviation = (second / (1 - BETA2**self.step)) ** 0.5
+        deviation = (self.v / (1 - BETA2**self.step)) ** 0.5
         return torch.as_tensor(self.m / (1 - BETA1**self.step) / (deviation + EPS))
 
     def sgd(self, g: Tensor) -> Tensor:
@@ -102,7 +99,7 @@ class Weight:
     def muon(self, g: Tensor) -> Tensor:
         """Jordan et al. 2024, algorithm 2, and Liu et al. 2025 (arXiv:2502.16982), equation 4; AdamW of the rest."""
         if g.shape != (8, 16):
-            return self.corrected(g, self.cfg.optim.amsgrad)
+            return self.corrected(g)
         self.m = self.cfg.optimizers.momentum * self.m + g
         update = (
             g + self.cfg.optimizers.momentum * self.m if self.cfg.optimizers.nesterov else self.m
@@ -118,7 +115,6 @@ OPTIONS = [
     "--optim.weight_decay=0",
     "--optimizers.momentum=0",
     "--optimizers.nesterov=false",
-    "--optim.amsgrad=true",
     "--optim.fused=false",
 ]
 

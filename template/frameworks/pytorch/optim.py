@@ -119,10 +119,8 @@ def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     configured = [group.copy() for group in optimizer.param_groups]
     try:
         optimizer.load_state_dict(saved["optimizer"])
-        for group, kept in zip(optimizer.param_groups, configured, strict=True):
-            if kept.get("amsgrad") and not group["amsgrad"]:
-                raise ValueError("it is without optim.amsgrad")
-            group.update(kept | {"params": group["params"]})
     except (KeyError, ValueError) as error:
         misfit = f"the optimizer's state in the checkpoint does not fit ({error})"
         raise UserError(f"{misfit}: freeze the same parameters, or use another run.name") from None
+    for group, kept in zip(optimizer.param_groups, configured, strict=True):
+        group.update(kept | {"params": group["params"]})
