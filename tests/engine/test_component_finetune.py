@@ -3,6 +3,7 @@
 import importlib
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -158,12 +159,12 @@ def test_average_starts_with_the_loaded_weights(tiny: MakePackage, tmp_path: Pat
 def test_resumed_run_says_that_it_keeps_its_own_weights(
     tiny: MakePackage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    p, options = (
-        tiny("finetune"),
-        ["--finetune.enabled=true", f"--finetune.weights={tmp_path / 'no-file'}"],
-    )
-    p.train_here(tmp_path, "--train.steps=2")
-    p.train_here(tmp_path, "--train.steps=2", *options)
+    p, source = tiny("finetune"), tmp_path / "source/a"
+    options = ["--finetune.enabled=true", f"--finetune.weights={source}", "--train.steps=2"]
+    p.train_here(tmp_path / "source", "--train.steps=2")
+    p.train_here(tmp_path, *options)
+    shutil.rmtree(source)
+    p.train_here(tmp_path, *options)
     assert "finetune: resumed, nothing is loaded\n" in capsys.readouterr().out
 
 

@@ -74,7 +74,8 @@ class Weight:
         """Sutskever et al. 2013, section 2, in PyTorch's form, with L2."""
         g = g + self.decay * self.w
         self.m = self.cfg.optimizers.momentum * self.m + g
-        return g + self.cfg.optimizers.momentum * self.m if self.cfg.optimizers.nesterov else self.m
+        ahead = g + self.cfg.optimizers.momentum * self.m
+        return torch.as_tensor(ahead if self.cfg.optimizers.nesterov else self.m)
 
     def lamb(self, g: Tensor) -> Tensor:
         """You et al. 2019, version 5, algorithm 2."""

@@ -22,6 +22,11 @@ WRONG: list[tuple[list[str], str]] = [
     (["--config=missing.yaml"], "missing.yaml"),
     (["--run.seed=1.5"], "run.seed"),
     (["--train.steps"], "train.steps"),
+    (["--run.name="], "run.name is : it must be the name of a folder in run.dir"),
+    (["--run.name=."], "run.name"),
+    (["--run.name=.."], "run.name"),
+    (["--run.name=a/../../b"], "run.name"),
+    (["--run.name=/tmp/b"], "run.name"),
     (["--train.monitor=accuracy"], "train.monitor is accuracy: set train.monitor_mode, min or max"),
     (["--train.monitor=f1", "--train.monitor_mode=null"], "train.monitor is f1: set"),
 ]

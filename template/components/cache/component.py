@@ -84,8 +84,7 @@ class Cache(Component):
             why = f"the samples take {total:.3g} GB, so raise it, or use another cache.where"
             self.cfg.refuse("max_gb", why)
         if self.cfg.where == "disk":
-            key = self._fingerprint(run.cfg.data, run.spec) if self.world.rank == 0 else ""
-            key = self.world.broadcast(key)
+            key = self.world.run_on_rank_zero(lambda: self._fingerprint(run.cfg.data, run.spec))
             folder = self.cfg.folder or run.cfg.run.dir / ".cache"
             for number, cached in enumerate(self.sets):
                 cached.open(folder / f"{key}-{number}.bin")

@@ -71,8 +71,7 @@ class Finetune(Component):
     def on_train_start(self, run: Run) -> None:
         """Load the weights, unless the run is resumed; and divide the optimizer's groups."""
         if self.cfg.weights is not None:
-            checkpoint = newest(run.folder / "checkpoints") if run.world.rank == 0 else None
-            resumed = run.world.broadcast(str(checkpoint or ""))
+            resumed = run.world.run_on_rank_zero(lambda: newest(run.folder / "checkpoints"))
             message = "finetune: resumed, nothing is loaded"
             if not resumed:
                 message = load(run.model, self.cfg.weights, self.cfg)

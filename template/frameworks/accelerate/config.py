@@ -12,7 +12,7 @@ from typing import Any, Literal
 from jsonargparse import ArgumentParser, set_parsing_settings
 from yaml import YAMLError
 
-from .config_base import Section, within
+from .config_base import Section, is_folder_name, within
 from .config_files import resolve
 from .data import DataConfig
 from .errors import UserError
@@ -43,6 +43,11 @@ class RunConfig(Section):
     allow_changes: bool = False
     """Resume a run with other options or samples than it was trained with, such as more steps; the
     schedule is then that of the new options."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.name is not None and not is_folder_name(self.name):
+            self.refuse("name", "it must be the name of a folder in run.dir")
 
 
 @dataclass(frozen=True)

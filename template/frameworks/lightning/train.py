@@ -8,6 +8,7 @@ runs/first/checkpoints/best.ckpt
 """
 
 import atexit
+import os
 import sys
 import warnings
 from itertools import pairwise
@@ -22,7 +23,7 @@ from torch.optim import Optimizer
 
 from .config_files import load
 from .datamodule import Data
-from .errors import UserError, one_line
+from .errors import UserError, launched_rank, one_line
 from .log import RunLog
 from .model import ModelConfig
 from .module import Model
@@ -89,6 +90,8 @@ def main() -> None:
     # Lightning destroys NCCL's group alone at exit; gloo's threads can abort the end of Python
     atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
     with one_line():
+        if "NODE_RANK" not in os.environ:  # of ranks that Lightning starts itself, without RANK
+            launched_rank()
         CLI(
             Model,
             Data,

@@ -62,17 +62,22 @@ class World:
             )
         return values[0]
 
-    def run_on_rank_zero(self, action: Callable[[], object]) -> None:
-        """Run an action on rank 0 while the others wait; every rank raises its error."""
+    def run_on_rank_zero(self, action: Callable[[], object]) -> str:
+        """Run an action on rank 0 while the others wait.
+
+        Every rank raises its error, or returns its result as a text, which is empty for None.
+        """
         problem = ""
+        result = ""
         try:
             if self.rank == 0:
-                action()
+                result = str(action() or "")
         except (UserError, OSError) as error:
             problem = str(error)
         problem = self.broadcast(problem)
         if problem:
             raise UserError(problem)
+        return self.broadcast(result)
 
 
 def find_device(wanted: str, local_rank: int = 0) -> torch.device:

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, default_collate
 from .config import LoaderConfig, TrainConfig
 from .contracts import Dataset, collate_fn, is_in_memory, is_on_device, own_loader, whole_batches
 from .distributed import World
-from .errors import UserError
-from .workers import check_shared_memory, init_worker, killed_after, to_shared_memory
+from .errors import UserError, kill_workers
+from .workers import check_shared_memory, init_worker, to_shared_memory
 
 
 @dataclass(frozen=True)
@@ -157,9 +157,9 @@ class Loader:
             )
 
     def close(self) -> None:
-        """End the worker processes; kill those that are busy after 5 seconds."""
-        with killed_after(5, self.processes):
-            self.loader = None
+        """End the worker processes, which may be busy with batches that are not needed."""
+        kill_workers(self.processes)
+        self.loader = None
 
     def __iter__(self) -> Generator[Any, None, None]:
         others = multiprocessing.active_children()

@@ -48,51 +48,41 @@ class Run:
 
 def run_folder(cfg: RunConfig, world: World) -> Path:
     """Return the folder of a run; its name is the date and time, unless the config has one."""
-    names = [cfg.name] if cfg.name else []
-    if not names:
-        world.run_on_rank_zero(lambda: names.append(record.create_folder(cfg.dir)))
-    return cfg.dir / world.broadcast("".join(names))
+    return cfg.dir / (cfg.name or world.run_on_rank_zero(lambda: record.create_folder(cfg.dir)))
 
 
 def find_checkpoint(cfg: BaseConfig, world: World) -> Path | None:
     """Return the newest intact checkpoint of the run of this name, which is then resumed.
 
     Raises:
-        UserError: the run was trained with other options.
+        UserError: the run was trained with other options, or another process trains it now.
     """
-    if cfg.run.name is None:
-        return None
-    folder = cfg.run.dir / cfg.run.name
+    folder = cfg.run.dir / (cfg.run.name or "")
     options = record.trained_with(cfg, cfg.train.samples_per_step(world.size))
-    found: list[str] = []
 
-    def find() -> None:
+    def find() -> Path | None:
         checkpoint = newest(folder / "checkpoints")
-        if checkpoint is not None:
-            found.append(str(checkpoint))
-            if not cfg.run.allow_changes:
-                record.check(folder, options)
+        if checkpoint and not cfg.run.allow_changes:
+            record.check(folder, options)
+        return checkpoint
 
-    if world.broadcast("exists" if folder.exists() else ""):
-        with lock(folder, world):  # so that no other process trains it now
-            world.run_on_rank_zero(find)
-    path = world.broadcast("".join(found))
-    return Path(path) if path else None
+    if not cfg.run.name or not world.run_on_rank_zero(folder.exists):
+        return None
+    with lock(folder, world):
+        found = world.run_on_rank_zero(find)
+    return Path(found) if found else None
 
 
 def is_finished(cfg: BaseConfig, world: World) -> bool:
     """Whether the run of this name ended with the same options; say so."""
     folder = cfg.run.dir / (cfg.run.name or "")
-    step = record.finished_at(folder, cfg)
-    if step is None:
-        return False
-    found: list[str] = []
 
-    def find() -> None:
-        last = newest(folder / "checkpoints")
-        if last is not None and last.name == f"step-{step:08d}":
-            found.append(last.name)
-            print(f"{folder} is finished, after {step:,} steps: use another run.name")
+    def find() -> bool:
+        step = record.finished_at(folder, cfg)
+        last = newest(folder / "checkpoints") if step else None
+        if last is None or last.name != f"step-{step:08d}":
+            return False
+        print(f"{folder} is finished, after {step:,} steps: use another run.name")
+        return True
 
-    world.run_on_rank_zero(find)
-    return bool(world.broadcast("".join(found)))
+    return bool(world.run_on_rank_zero(find))

@@ -1,14 +1,12 @@
-"""The worker processes of a loader: stop requests, shared memory, and their end."""
+"""The worker processes of a loader: stop requests, and shared memory."""
 
 import os
 import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from functools import partial
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from torch import Tensor
@@ -58,29 +56,6 @@ def _collate_and_share(collate: Callable[[Any], Any], samples: Any) -> Any:
             f"a loader worker cannot pass its batch on ({reason}): {MORE_SHARED_MEMORY}"
         ) from None
     return batch
-
-
-@contextmanager
-def killed_after(seconds: float, processes: Collection[BaseProcess]) -> Iterator[None]:
-    """In the context, which waits for processes to end, kill those that still run after a while."""
-    timer = threading.Timer(seconds, _kill, [processes])
-    timer.daemon = True
-    timer.start()
-    old = signal.getsignal(signal.SIGCHLD)
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else torch raises an error for each
-    try:
-        yield
-    finally:
-        timer.cancel()
-        if is_main:
-            signal.signal(signal.SIGCHLD, old)
-
-
-def _kill(processes: Collection[BaseProcess]) -> None:
-    for process in processes:
-        process.kill()
 
 
 def check_shared_memory(batch: Any, workers: int, prefetch_factor: int) -> None:

@@ -49,6 +49,12 @@ def describe(kind: Any) -> str:
     return " or ".join(words)
 
 
+def is_folder_name(name: str) -> bool:
+    """Whether this is a folder below another one, not that one itself or one beside it."""
+    path = Path(name)
+    return bool(path.name) and ".." not in path.parts and not path.is_absolute()
+
+
 def sized(sizes: Mapping[Any, Mapping[str, Any]]) -> Callable[[type[T]], type[T]]:
     """Let a section's key `size` choose the values of the keys that are not given: a decorator.
 

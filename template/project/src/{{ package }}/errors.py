@@ -6,8 +6,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
 
 MORE_SHARED_MEMORY = "start a container with --shm-size=8g or --ipc=host, or use num_workers 0"
 
@@ -56,12 +57,12 @@ def _exit(line: str) -> SystemExit:
     return SystemExit(int(os.environ.get("ERROR_STATUS", "1")))
 
 
-def kill_workers() -> None:
-    """Kill the loader workers that are left: they ignore the signal with which Python ends them."""
-    workers = multiprocessing.active_children()
-    if workers and threading.current_thread() is threading.main_thread():
+def kill_workers(workers: Iterable[BaseProcess] | None = None) -> None:
+    """Kill loader workers, or all that are left; they ignore the signal with which Python ends them."""
+    alive = multiprocessing.active_children()
+    if alive and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else torch raises an error for each
-    for worker in workers:
+    for worker in alive if workers is None else workers:
         worker.kill()
 
 
@@ -82,9 +83,11 @@ def launched_rank() -> tuple[int, int, int]:
         can_join = size == 1 or {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
         if 0 <= rank < size and 0 <= local < int(given.get(names[3], size)) and can_join:
             return rank, size, local
-    needed = f"{', '.join(names)}, MASTER_ADDR and MASTER_PORT of a launcher"
-    found = " ".join(f"{name}={value}" for name, value in given.items())
-    raise UserError(f"{needed} do not fit ({found}): start with torchrun, or unset them")
+    found = ", ".join(f"{name}={value}" for name, value in given.items())
+    raise UserError(
+        f"{', '.join(names)}, MASTER_ADDR and MASTER_PORT of a launcher do not fit ({found}): "
+        "start with torchrun, or unset them"
+    )
 
 
 def end_with_launcher() -> None:
