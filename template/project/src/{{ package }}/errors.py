@@ -58,7 +58,7 @@ def _exit(line: str) -> SystemExit:
 
 
 def kill_workers(workers: Iterable[BaseProcess] | None = None) -> None:
-    """Kill loader workers, or all that are left; they ignore the signal with which Python ends them."""
+    """Kill loader workers, or all that are left: they ignore the signal with which Python ends."""
     alive = multiprocessing.active_children()
     if alive and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else torch raises an error for each
