@@ -30,7 +30,11 @@ def main() -> None:
     except Exception as error:
         _fail(*_describe(error))
     if status > 128:
-        outcomes = {"new": "no incomplete project is left", "tune": "what was found is kept"}
+        outcomes = {
+            "new": "no incomplete project is left",
+            "tune": "what was found is kept",
+            "compare": "the same command goes on from here",
+        }
         outcome = outcomes.get("".join(sys.argv[1:2]), "nothing was changed")
         _fail(f"interrupted; {outcome}", status)
     sys.exit(status)

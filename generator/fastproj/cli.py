@@ -235,6 +235,7 @@ def remove(names: Names, project: ProjectFolder = Path(), dry_run: DryRun = Fals
 app.command(cls=PlainCommand)(run_commands.report)
 app.command(cls=PlainCommand)(run_commands.tune)
 app.command(cls=PlainCommand)(run_commands.bench)
+app.command(cls=PlainCommand)(run_commands.compare)
 
 
 def _exit(result: "UpdateResult") -> None:

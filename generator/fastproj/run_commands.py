@@ -1,4 +1,4 @@
-"""The commands about runs: `report`, `tune` and `bench`."""
+"""The commands about runs: `report`, `tune`, `bench` and `compare`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +42,9 @@ Python = Annotated[
 Seconds = Annotated[
     float, typer.Option(min=0.0, help="Seconds for which each trial is measured, after its start.")
 ]
-Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds of each comparison.")]
+Rounds = Annotated[
+    int, typer.Option(min=1, help="Most pairs of trials of a comparison; one is no evidence.")
+]
 
 
 def report(runs: Runs = None, output: Page = None) -> None:
@@ -64,7 +66,7 @@ def tune(
     minutes: Annotated[
         float, typer.Option(min=0.0, help="Time budget, after which no new stage begins.")
     ] = 30.0,
-    rounds: Rounds = 3,
+    rounds: Rounds = 5,
     seconds: Seconds = 3.0,
     options: Given = None,
     processes: Processes = 1,
@@ -79,8 +81,9 @@ def tune(
     from tqdm import tqdm
 
     from .runs import tuned_file
-    from .runs.comparison import Measure
+    from .runs.files import replace
     from .runs.options import as_text
+    from .runs.paired import Turns
     from .runs.project import find_project
     from .runs.stages import STAGES
     from .runs.tune import TuneResult
@@ -89,21 +92,22 @@ def tune(
     stages = only.replace(" ", "").split(",") if only else list(STAGES)
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise UsageError(f"there is no stage {unknown[0]}: choose from {', '.join(STAGES)}")
+    deadline = time.monotonic() + 60 * minutes
     project = find_project(python)
     file = tuned_file.destination(project.folder)
     result = TuneResult()
     interrupted = False
-    deadline = time.monotonic() + 60 * minutes
     with begun(project, options, processes, seconds) as (trainer, setting):
         bar = tqdm(unit=" trials", disable=None)
-        measure = Measure(trainer, rounds, deadline, bar.update)
+        trainer.deadline = deadline
+        turns = Turns(trainer.measure, rounds, deadline, bar.update, longest_s=trainer.first_s)
         try:
-            run_tune(setting, stages, measure, result, bar.write)
+            run_tune(setting, stages, turns, result, bar.write)
         except (KeyboardInterrupt, SystemExit):  # the latter by SIGTERM
             interrupted = True
         bar.close()
     if result.kept:
-        file.write_text(tuned_file.content(setting, result), encoding="utf-8")
+        replace(file, tuned_file.content(setting, result))
         if result.gain.trials:
             print(tuned_file.together(result))
         use = "make train ARGS='--config configs/tuned.yaml' uses it"
@@ -118,7 +122,7 @@ def bench(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME", help="Techniques; all by default.")
     ] = None,
-    rounds: Rounds = 3,
+    rounds: Rounds = 5,
     seconds: Seconds = 3.0,
     options: Given = None,
     processes: Processes = 1,
@@ -134,8 +138,8 @@ def bench(
     from tqdm import tqdm
 
     from .runs import bench as results
-    from .runs.comparison import Comparison, Measure
     from .runs.files import replace
+    from .runs.paired import Comparison, Turns
     from .runs.project import find_project
     from .runs.techniques import applicable
 
@@ -149,17 +153,115 @@ def bench(
             known = ", ".join(techniques)
             raise UsageError(f"{unknown[0]} cannot be measured here: choose from {known}")
         bar = tqdm(total=2 * rounds * len(chosen), unit=" trials", disable=None)
-        measure = Measure(trainer, rounds, float("inf"), bar.update)
+        turns = Turns(trainer.measure, rounds, tick=bar.update)
         for name in chosen:
             technique = techniques[name]
-            enabled = {name: technique.enabled}
-            comparisons |= measure.compare(technique.without, enabled, drop=False)
+            comparisons |= turns.compare(technique.without, {name: technique.enabled})
         bar.close()
     print(results.table(comparisons))
     record = results.as_record(setting, techniques, comparisons)
     folder.mkdir(parents=True, exist_ok=True)
     replace(folder / "bench.json", json.dumps(record, indent=1) + "\n")
     print(f"\n{folder / 'bench.json'} has the rounds of each technique")
+
+
+def compare(
+    options_of_candidate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with", metavar="KEY=VALUE", help="Option of the candidate; can be repeated."
+        ),
+    ] = None,
+    candidate: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTIONS", help="Another candidate: 'optim.lr=1e-2 model.width=64'."),
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="Commit whose code is the base; the working tree's by default."),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="Validation metric, or samples_per_second; train.monitor, or the loss, by default."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=2, help="Most pairs of runs, each with a seed.")] = 8,
+    hours: Annotated[
+        float | None, typer.Option(min=0.0, help="Time budget, after which no new pair begins.")
+    ] = None,
+    options: Given = None,
+    processes: Processes = 1,
+    python: Python = None,
+    log: Annotated[bool, typer.Option("--log", help="Print the comparisons so far.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Train candidates and a base with the same seeds, and say whether one is better.
+
+    Ends as soon as the difference is clear. The same command goes on after Ctrl-C.
+    """
+    from json import dumps
+
+    from .runs import compare as runs_compare
+    from .runs.project import find_project
+
+    project = find_project(python)
+    file = project.folder / "runs" / runs_compare.LOG
+    if log:
+        records = runs_compare.read_log(file)
+        print(dumps(records, indent=2) if json else runs_compare.log_table(records))
+        return
+    candidates = candidates_of(options_of_candidate or [], candidate or [], base)
+    with trainer_of(project, options, processes, 0.0) as trainer:
+        request = runs_compare.Request(trainer, candidates, base, metric, seeds, hours)
+        results, interrupted = request.run()
+    if not interrupted:
+        runs_compare.append(file, results)
+    print(dumps(results, indent=2) if json else runs_compare.answers(results))
+    if interrupted:
+        raise typer.Exit(130)
+
+
+def candidates_of(
+    options: list[str],
+    others: list[str],
+    base: str | None,
+) -> list[list[str]]:
+    """Return the options of each candidate; none of them if it is the working tree itself."""
+    candidates = [words(text, "--candidate") for text in others]
+    if options or (base and not candidates):
+        candidates.insert(0, options)
+    if not candidates:
+        raise UsageError("nothing to compare: pass --with KEY=VALUE, --candidate or --base")
+    return candidates
+
+
+def words(text: str | None, option: str) -> list[str]:
+    """Return the words of an option, as a shell does."""
+    import shlex
+
+    try:
+        return shlex.split(text or "")
+    except ValueError as error:
+        raise UsageError(f"{option} cannot be read ({error}): quote them as in a shell") from error
+
+
+@contextmanager
+def trainer_of(
+    project: "TrainedProject",
+    given: str | None,
+    processes: int,
+    seconds: float,
+) -> "Iterator[Trainer]":
+    """Return what trains a project, with a temporary folder."""
+    import tempfile
+
+    from .runs.trials import Trainer
+    from .scratch import scratch_folder
+
+    arguments = words(given, "--options")
+    with scratch_folder(Path(tempfile.gettempdir()), "trials") as folder:
+        yield Trainer(project, arguments, processes, seconds, folder)
 
 
 @contextmanager
@@ -170,18 +272,8 @@ def begun(
     seconds: float,
 ) -> "Iterator[tuple[Trainer, Setting]]":
     """Make the first trial of a project in a temporary folder."""
-    import shlex
-    import tempfile
-
     from .runs.stages import Setting
-    from .runs.trials import Trainer
-    from .scratch import scratch_folder
 
     machine = project.machine()
-    try:
-        words = shlex.split(given or "")
-    except ValueError as error:
-        raise UsageError(f"--options cannot be read ({error}): quote them as in a shell") from error
-    with scratch_folder(Path(tempfile.gettempdir()), "trials") as folder:
-        trainer = Trainer(project, words, processes, seconds, folder)
+    with trainer_of(project, given, processes, seconds) as trainer:
         yield trainer, Setting(project, machine, trainer.begin(), processes)

@@ -1,14 +1,14 @@
 """The results of `fastproj bench`: a table and a record."""
 
+import math
 from statistics import median
 from typing import Any
 
-from .comparison import Comparison
+from .paired import Comparison, Trial, log_speed
 from .stages import Setting
 from .techniques import Technique
-from .trials import Trial
 
-HEADINGS = ["technique", "samples/s without", "with", "times", "range", "peak memory, MB"]
+HEADINGS = ["technique", "samples/s without", "with", "times", "95% interval", "peak memory, MB"]
 
 
 def table(comparisons: dict[str, Comparison]) -> str:
@@ -32,15 +32,18 @@ def _line(cells: list[str]) -> str:
 
 def _cells(name: str, comparison: Comparison) -> list[str]:
     """Return a technique's line of the table."""
-    ratios = comparison.ratios
+    speed = comparison.estimate()
+    interval = f"{math.exp(speed.low):.2f} to {math.exp(speed.high):.2f}"
+    if speed.pairs < 2:
+        interval = "no evidence"
     before = _peaks(comparison.base)
     after = _peaks(comparison.trials)
     return [
         name,
         f"{median(_speeds(comparison.base)):,.0f}",
         f"{median(_speeds(comparison.trials)):,.0f}",
-        f"{comparison.ratio:.2f}",
-        f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
+        f"{math.exp(speed.mean):.2f}" if speed.is_clear else "not shown",
+        interval,
         f"{median(before):,.0f} -> {median(after):,.0f}" if before and after else "",
     ]
 
@@ -55,13 +58,16 @@ def as_record(
     for name, comparison in comparisons.items():
         base = comparison.base
         trials = comparison.trials
+        ratios = [math.exp(log_speed(*pair)) for pair in zip(trials, base, strict=True)]
+        speed = comparison.estimate()
         entries[name] = {
             "about": techniques[name].about,
             "without": techniques[name].without,
             "with": techniques[name].enabled,
             "samples_per_second": {"without": _speeds(base), "with": _speeds(trials)},
             "peak_mb": {"without": _peaks(base), "with": _peaks(trials)},
-            "ratios": comparison.ratios,
+            "ratios": ratios,
+            "interval": [math.exp(speed.low), math.exp(speed.high)] if len(ratios) > 1 else None,
             "problem": comparison.problem,
         }
     return {

@@ -4,7 +4,8 @@ import math
 import re
 from operator import itemgetter
 
-from .run import Row, Run, printable
+from ..errors import printable
+from .run import Row, Run
 from .times import TRAIN, VALIDATE, WAIT, phases, samples_per_second, seconds_per_step
 
 MOST_WAIT = 0.1
@@ -97,7 +98,7 @@ def _bottlenecks(run: Run) -> list[str]:
 
 def _shown(value: object) -> str:
     """Return the value of an option in a sentence."""
-    return printable("not known" if value is None else value)
+    return "not known" if value is None else printable(str(value))
 
 
 def _overfitting(run: Run) -> str:

@@ -18,6 +18,7 @@ class Framework:
     folder: str
     run: str
     resume: str
+    seed: str
     data: str
     trial: Options
     ranks: str = ""

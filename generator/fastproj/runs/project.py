@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import FastprojError
@@ -25,6 +25,7 @@ print(json.dumps({"device": accelerator.type if accelerator else "cpu", "name": 
     "capability": capability, "cores": cores, "torch": torch.__version__}))
 """
 """Run by the project's Python, as fastproj has no torch."""
+PROBE_S = 120
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class TrainedProject:
     framework: str
     components: list[str]
     python: Path
+    code: Path
+    """The folder with `src` and `configs`: the project's, or a copy of another commit's."""
 
     @property
     def names(self) -> Framework:
@@ -61,23 +64,35 @@ class TrainedProject:
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which Python finds the package without installing it."""
-        return {**os.environ, "PYTHONPATH": str(self.folder / "src")}
+        return {**os.environ, "PYTHONPATH": str(self.code / "src")}
 
     def machine(self) -> Machine:
         """Ask the project's torch about the machine."""
-        done = subprocess.run(
-            [self.python, "-c", PROBE],
-            capture_output=True,
-            text=True,
-            env=self.environment(),
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [self.python, "-c", PROBE],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=self.environment(),
+                check=False,
+                timeout=PROBE_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise FastprojError(f"{self.python} takes over {PROBE_S} s to import torch") from error
         if done.returncode:
             reason = (done.stderr.strip() or "it printed nothing").splitlines()[-1]
             raise FastprojError(
                 f"{self.python} cannot import torch ({reason}): run `make setup`, or pass --python"
             )
-        return Machine(**json.loads(done.stdout.splitlines()[-1]))
+        try:
+            machine = Machine(**json.loads(done.stdout.splitlines()[-1]))
+            # of the right types
+            return replace(machine, cores=int(machine.cores), capability=list(machine.capability))
+        except (ValueError, TypeError, IndexError) as error:
+            raise FastprojError(
+                f"{self.python} is not a Python that has torch: pass another --python"
+            ) from error
 
 
 def find_project(python: Path | None) -> TrainedProject:
@@ -104,10 +119,14 @@ def find_project(python: Path | None) -> TrainedProject:
         raise FastprojError(f"no Python environment at {interpreter}: {how}")
 
     answers = read_answers(folder / ANSWERS_FILE)
+    components = answers.get("components") or []
+    if not isinstance(components, list):
+        raise FastprojError(f"{folder / ANSWERS_FILE} has components: {components}: write a list")
     return TrainedProject(
         folder=folder,
         package=packages[0],
-        framework=answers.get("framework", "pytorch"),
-        components=answers.get("components") or [],
+        framework=str(answers.get("framework", "pytorch")),
+        components=list(map(str, components)),
         python=interpreter.absolute(),
+        code=folder,
     )

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..errors import FastprojError
+from ..errors import FastprojError, printable
 from ..template.answers import ANSWERS_FILE
 from .frameworks import Framework, framework
 from .options import Options, flat
@@ -104,7 +104,7 @@ def _read(folder: Path, name: str) -> Run:
         name=printable(name),
         folder=folder,
         rows=_rows(folder / METRICS),
-        options=flat(record["config"]),
+        options=record["config"],
         versions=versions if isinstance(versions, dict) else {},
         commit=str(record.get("commit") or ""),
         command=shlex.join(map(str, command)) if isinstance(command, list) else str(command),
@@ -147,18 +147,22 @@ def read_row(line: bytes) -> Row | None:
 
 
 def _record(file: Path) -> dict[str, Any]:
-    """Return the content of config.json; no options if a copied run comes without it."""
+    """Return the content of config.json, with the options of its `config` by their full names.
+
+    There are no options if a copied run comes without it.
+    """
     if not file.is_file():
         return {"config": {}}
     try:
         record: dict[str, Any] = json.loads(file.read_bytes())
-        if isinstance(record["config"], dict) and flat(record["config"]) is not None:
-            return record
+        if isinstance(record["config"], dict):
+            return record | {"config": flat(record["config"])}
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise FastprojError(f"{file} does not describe a run: it is damaged, or of another program")
 
 
-def printable(text: object) -> str:
-    """Replace characters that control a terminal, or that no encoding has."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(text))
+def read_options(file: Path) -> Options:
+    """Return the options in the config.json of a run."""
+    options: Options = _record(file)["config"]
+    return options

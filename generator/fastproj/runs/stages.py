@@ -15,7 +15,6 @@ STAGES = (
     "prefetch",
     "pinning",
     "cache",
-    "lr",
 )
 
 
@@ -38,13 +37,19 @@ class Setting:
         """Return the value in force of an option, given by its name in plain PyTorch."""
         return kept.get(option, self.recipe.get(self.project.names.name(option)))
 
+    def whole_number(self, option: str) -> int:
+        """Return the recipe's value of an option; 0 if it is no number."""
+        value = self.value(option, {})
+        return value if isinstance(value, int) else 0
+
     def candidates(self, stage: str, kept: Options) -> dict[str, Options]:
         """Return the options, each under a name, that a stage compares with those in force."""
         names = self.project.names
+        in_force = self.recipe | (names.translate(kept) or {})
         candidates = {}
         for options in self._stages(kept)[stage]:
-            differs = any(self.value(name, kept) != value for name, value in options.items())
-            if differs and names.translate(options) is not None:
+            translated = names.translate(options)
+            if translated is not None and not translated.items() <= in_force.items():
                 candidates[as_text(options)] = options
         return candidates
 
@@ -68,7 +73,6 @@ class Setting:
             "cache": [
                 {"cache.enabled": True, "cache.where": where} for where in cached if has_cache
             ],
-            "lr": [],
         }
 
     def accumulated(self, batch_size: int) -> Options:
@@ -85,7 +89,7 @@ class Setting:
         """Halve the samples of a step and rank, down to half of the recipe's micro-batch."""
         size = self.batch()
         batches = []
-        while size >= max(self.value("train.batch_size", {}) // 2, 1):
+        while size >= max(self.whole_number("train.batch_size") // 2, 1):
             if self.batch() % size == 0:
                 batches.append(self.accumulated(size))
             size //= 2
@@ -93,12 +97,10 @@ class Setting:
 
     def batch(self) -> int:
         """Return the samples of a step and rank."""
-        total = self.value("train.global_batch_size", {})
-        if total:
-            return int(total) // self.processes
-        return int(
-            self.value("train.batch_size", {}) * self.value("train.gradient_accumulation_steps", {})
-        )
+        if total := self.whole_number("train.global_batch_size"):
+            return total // self.processes
+        accumulated = self.whole_number("train.gradient_accumulation_steps")
+        return self.whole_number("train.batch_size") * accumulated
 
     def _precisions(self) -> list[str]:
         if self.machine.device != "cuda":
@@ -110,7 +112,7 @@ class Setting:
     def convolves(self) -> bool:
         """Whether the model has convolutions of images."""
         model = self.project.folder / "src" / self.project.package / "model.py"
-        return model.is_file() and "Conv2d" in model.read_text(encoding="utf-8")
+        return model.is_file() and b"Conv2d" in model.read_bytes()
 
 
 def _each(option: str, values: list[Any]) -> list[Options]:

@@ -3,8 +3,9 @@
 import json
 from itertools import chain
 
+from ..errors import printable
 from .diagnosis import METRICS, best_row, compare, diagnose, duration, is_lower_better
-from .run import Row, Run, printable
+from .run import Row, Run
 from .times import events, phases, samples_per_second
 
 Table = dict[str, list[str]]
@@ -95,7 +96,7 @@ def environment(runs: list[Run]) -> Table:
 
 
 def _environment(run: Run) -> dict[str, str]:
-    facts = {printable(name): printable(version) for name, version in run.versions.items()}
+    facts = {printable(name): printable(str(version)) for name, version in run.versions.items()}
     for name, text in (("commit", run.commit), ("command", run.command)):
         if text:
             facts[name] = printable(text)

@@ -1,14 +1,15 @@
-"""`fastproj tune`: tries options in interleaved trials, and keeps those proven faster."""
+"""`fastproj tune`: tries options in paired trials, and keeps those proven faster."""
 
-import time
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from .comparison import PROVEN, Comparison, Measure
-from .learning_rate import suggested
 from .options import Options, as_text
+from .paired import Comparison, Turns
 from .stages import Setting
-from .trials import Trainer
+
+WORTH = math.log(1.02)
+"""An option is kept if it is faster by this factor, and its interval does not contain 1."""
 
 
 @dataclass
@@ -28,38 +29,35 @@ class TuneResult:
 def tune(
     setting: Setting,
     stages: list[str],
-    measure: Measure,
+    turns: Turns[Options],
     result: TuneResult,
     say: Callable[[str], None],
 ) -> None:
     """Go through the stages; `result` has what is known if this is interrupted."""
     for stage in stages:
-        if stage == "lr":
-            find_rate(setting, measure.trainer, result, say)
-            continue
         candidates = setting.candidates(stage, result.kept)
-        if candidates and time.monotonic() > measure.deadline:
+        # the least evidence, and then as much for all kept options together
+        if candidates and not turns.has_time(2 * (1 + len(candidates)) + 4):
             result.refused.append(f"{stage}: not tried, as the time was up")
+            say(f"{stage:14} not tried, as the time was up")
         elif candidates:
-            _decide(stage, candidates, measure, result, say)
-    if any(name != "optim.lr" for name in result.kept):
-        _confirm(measure, result)
+            _decide(stage, candidates, turns, result, say)
+    if result.kept:
+        _confirm(turns, result)
 
 
 def _decide(
     stage: str,
     candidates: dict[str, Options],
-    measure: Measure,
+    turns: Turns[Options],
     result: TuneResult,
     say: Callable[[str], None],
 ) -> None:
-    """Keep the fastest candidate if the first rounds, and as many others, prove it faster."""
-    comparisons = measure.compare(result.kept, candidates)
-    best = measure.proven(comparisons)
-    if best is not None:
-        again = measure.compare(result.kept, {best: candidates[best]})
-        comparisons[best].extend(again[best])
-        best = measure.proven(again)
+    """Keep the fastest of the candidates that are proven faster than the options in force."""
+    together = {name: result.kept | options for name, options in candidates.items()}
+    comparisons = turns.compare(result.kept, together, drop=True)
+    faster = [name for name, comparison in comparisons.items() if is_faster(comparison)]
+    best = max(faster, key=lambda name: comparisons[name].estimate().mean, default=None)
     for name, comparison in comparisons.items():
         fate = "kept" if name == best else "not kept"
         say(f"{stage:14} {name}: {comparison.text()}, {fate}")
@@ -70,30 +68,19 @@ def _decide(
         result.evidence |= dict.fromkeys(candidates[best], comparisons[best].text())
 
 
-def _confirm(measure: Measure, result: TuneResult) -> None:
+def is_faster(comparison: Comparison) -> bool:
+    """Whether a candidate is proven faster."""
+    if comparison.problem or not comparison.trials:
+        return False
+    speed = comparison.estimate()
+    return speed.low > 0 and speed.mean >= WORTH
+
+
+def _confirm(turns: Turns[Options], result: TuneResult) -> None:
     """Compare all kept options with the recipe, and drop them if they are not faster together."""
-    measure = replace(measure, deadline=float("inf"))
-    result.gain = measure.compare({}, {"tuned": result.kept})["tuned"]
-    if result.gain.ratio < PROVEN:
-        result.refused.append(f"together, {as_text(result.kept)}: {result.gain.text()}")
-        result.kept = {name: rate for name, rate in result.kept.items() if name == "optim.lr"}
-        result.gain = Comparison()
-
-
-def find_rate(
-    setting: Setting,
-    trainer: Trainer,
-    result: TuneResult,
-    say: Callable[[str], None],
-) -> None:
-    """Keep the learning rate that range tests suggest, if the project has them and they agree."""
-    if "lr-range-test" not in setting.project.components:
-        result.refused.append("optim.lr: not tried; `fastproj add lr-range-test` brings the test")
-        return
-    rate, reason = suggested(trainer, result.kept)
-    say(f"{'lr':14} {reason}")
-    if rate is None:
-        result.refused.append(f"optim.lr: {reason}")
+    gain = turns.compare({}, {"tuned": result.kept})["tuned"]
+    if gain.problem or gain.estimate().mean < WORTH:
+        result.refused.append(f"together, {as_text(result.kept)}: {gain.text()}")
+        result.kept = {}
     else:
-        result.kept["optim.lr"] = rate
-        result.evidence["optim.lr"] = reason
+        result.gain = gain

@@ -14,9 +14,13 @@ MARK = "# Written by `fastproj tune`"
 
 
 def destination(folder: Path) -> Path:
-    """Return the file to write, unless it is someone else's."""
+    """Return the file to write, unless it is someone else's, or elsewhere through a link."""
     file = folder / "configs/tuned.yaml"
-    if file.exists() and not file.read_text(encoding="utf-8", errors="replace").startswith(MARK):
+    if file.resolve() != folder.resolve() / "configs/tuned.yaml":
+        raise FastprojError(
+            f"{file} is elsewhere through a link: put a folder or file in its place"
+        )
+    if file.exists() and not file.read_bytes().startswith(MARK.encode()):
         raise FastprojError(f"{file} exists and is not written by tune: rename it")
     return file
 
@@ -35,9 +39,10 @@ def content(setting: Setting, result: TuneResult) -> str:
     for section, options in nested(names.translate(result.kept) or {}).items():
         lines.append(f"{section}:")
         for key, value in options.items():
-            option = next(name for name in result.kept if names.name(name) == f"{section}.{key}")
-            reason = f"instead of {json.dumps(setting.value(option, {}))}: "
-            lines.append(f"  {key}: {json.dumps(value)}  # {reason}{result.evidence[option]}")
+            name = f"{section}.{key}"
+            option = next(option for option in result.kept if names.name(option) == name)
+            instead = f"instead of {json.dumps(setting.recipe.get(name))}"
+            lines.append(f"  {key}: {json.dumps(value)}  # {instead}: {result.evidence[option]}")
 
     if result.refused:
         lines += ["# Tried and not kept:", *(f"#   {reason}" for reason in result.refused)]
