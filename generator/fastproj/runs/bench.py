@@ -58,8 +58,10 @@ def as_record(
     for name, comparison in comparisons.items():
         base = comparison.base
         trials = comparison.trials
-        ratios = [math.exp(log_speed(*pair)) for pair in zip(trials, base, strict=True)]
+        pairs = zip(trials, base, strict=True)
+        ratios = [math.exp(log_speed(mine, other)) for mine, other in pairs]
         speed = comparison.estimate()
+        interval = [math.exp(speed.low), math.exp(speed.high)]
         entries[name] = {
             "about": techniques[name].about,
             "without": techniques[name].without,
@@ -67,7 +69,7 @@ def as_record(
             "samples_per_second": {"without": _speeds(base), "with": _speeds(trials)},
             "peak_mb": {"without": _peaks(base), "with": _peaks(trials)},
             "ratios": ratios,
-            "interval": [math.exp(speed.low), math.exp(speed.high)] if len(ratios) > 1 else None,
+            "interval": interval if speed.pairs > 1 else None,
             "problem": comparison.problem,
         }
     return {

@@ -55,9 +55,13 @@ class Axis:
         """Return about five round numbers."""
         rough = (self.high - self.low) / 5
         power = 10.0 ** math.floor(math.log10(rough))
-        step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= 0.999 * rough)
-        numbers = range(math.ceil(self.low / step), math.floor(self.high / step) + 1)
-        return [number * step for number in numbers]
+        step = power
+        for factor in (2, 5, 10):
+            if step < 0.999 * rough:
+                step = factor * power
+        first = math.ceil(self.low / step)
+        last = math.floor(self.high / step)
+        return [number * step for number in range(first, last + 1)]
 
 
 def axis(values: list[float], first: float, last: float) -> Axis:
@@ -88,11 +92,15 @@ def names(runs: list[Run]) -> list[str]:
 
 def curves(runs: list[Run]) -> list[tuple[str, str]]:
     """Return a title and a chart for each metric and each number about the training."""
-    return [(TITLES.get(name, name), _curve(runs, name)) for name in names(runs)[:MOST]]
+    charts = []
+    for name in names(runs)[:MOST]:
+        title = TITLES.get(name, name)
+        charts.append((title, _svg(title, _curve(runs, name))))
+    return charts
 
 
-def _curve(runs: list[Run], name: str) -> str:
-    """Return the chart of one number over the steps; what is not finite is a gap."""
+def _curve(runs: list[Run], name: str) -> list[str]:
+    """Return the parts of the chart of one number over the steps; what is not finite is a gap."""
     trained = [_points(run.of("train", name), name) for run in runs]
     validated = [_points(run.of("val", name), name) for run in runs]
     steps: list[float] = []
@@ -113,8 +121,9 @@ def _curve(runs: list[Run], name: str) -> str:
             parts.append(f'{line} stroke="{mine}"/>')
         parts.append(_line(trained[place], x, y, mine))
         other = mine if len(runs) > 1 else COLORS[1]
-        parts.append(_line(validated[place], x, y, other, dots=len(validated[place]) < 60))
-    return _svg(TITLES.get(name, name), parts)
+        has_dots = len(validated[place]) < 60
+        parts.append(_line(validated[place], x, y, other, has_dots))
+    return parts
 
 
 def _points(rows: list[Row], name: str) -> list[Point]:

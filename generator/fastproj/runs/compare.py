@@ -39,7 +39,8 @@ class Side:
 
     def run_name(self, seed: int) -> str:
         """Return the name of the run with a seed; other code or options have another name."""
-        content = hashlib.sha256(repr([*self.trainer.given, "|", *self.arguments]).encode())
+        options = [self.trainer.given, self.arguments]
+        content = hashlib.sha256(repr(options).encode())
         code = self.trainer.project.code
         files = [*(code / "src").rglob("*.py"), *(code / "configs").glob("*.yaml")]
         for file in sorted(files):
@@ -62,7 +63,12 @@ class Metric:
         return -difference if self.lower_is_better else difference
 
 
-def train(side: Side, seed: int, metric: str, must_succeed: bool = False) -> Trial:
+def train(
+    side: Side,
+    seed: int,
+    metric: str,
+    must_succeed: bool,
+) -> Trial:
     """Train a side with a seed, and return the metric at the end and the speed."""
     run = train_run(side, seed)
     if isinstance(run, str):
@@ -113,7 +119,12 @@ def _finished(folder: Path) -> Run | None:
 def at_commit(project: TrainedProject, commit: str, folder: Path) -> TrainedProject:
     """Return the project with the code and the recipe of another commit, exported to a folder."""
     command = ["git", "archive", "--format=tar", commit, "--", "src", "configs"]
-    done = subprocess.run(command, cwd=project.folder, capture_output=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=project.folder,
+        capture_output=True,
+        check=False,
+    )
     if done.returncode:
         reason = " ".join(done.stderr.decode(errors="replace").split())
         raise UsageError(f"--base {commit} has no code of this project ({reason})")
@@ -218,6 +229,13 @@ class Result:
         return gain
 
     @property
+    def speed(self) -> list[float]:
+        """How many times as fast it is, with its interval."""
+        estimate = self.comparison.estimate()
+        logarithms = (estimate.mean, estimate.low, estimate.high)
+        return [math.exp(value) for value in logarithms]
+
+    @property
     def verdict(self) -> str:
         """Return one of: crash, not compared, better, worse, no difference shown."""
         if self.comparison.problem:
@@ -240,8 +258,8 @@ class Result:
         if self.metric.name != SPEED:
             interval = f"95%: {change.low:+.3g} to {change.high:+.3g}"
             text += f"{self.metric.name} {change.mean:+.3g} ({interval}, {change.pairs} pairs); "
-        ratio = [math.exp(value) for value in self.comparison.estimate()[:3]]
-        text += f"{ratio[0]:.2f} times as fast (95%: {ratio[1]:.2f} to {ratio[2]:.2f})"
+        speed, low, high = self.speed
+        text += f"{speed:.2f} times as fast (95%: {low:.2f} to {high:.2f})"
         return text + self._needed()
 
     def _needed(self) -> str:
@@ -255,7 +273,12 @@ class Result:
         needed = math.ceil(SHOWN * (noise / half) ** 2) + 2
         return f"; about {needed} pairs would show {half:.2g}, half of the spread between seeds"
 
-    def record(self, base: str, project: TrainedProject, seconds: float) -> dict[str, Any]:
+    def record(
+        self,
+        base: str,
+        project: TrainedProject,
+        seconds: float,
+    ) -> dict[str, Any]:
         """Return the line of experiments.jsonl."""
         decision = {"better": "keep", "crash": "crash"}.get(self.verdict, "discard")
         record: dict[str, Any] = {
@@ -272,16 +295,22 @@ class Result:
         }
         if len(self.comparison.trials) > 1:
             change = self.change
-            speed = [math.exp(value) for value in self.comparison.estimate()[:3]]
+            speed, *interval = self.speed
             record |= {"change": change.mean, "interval": [change.low, change.high]}
-            record |= {"speed": speed[0], "speed_interval": speed[1:]}
+            record |= {"speed": speed, "speed_interval": interval}
         return record
 
 
 def _commit(folder: Path) -> str:
     """Return the commit of a folder, with -dirty if files differ from it; empty without git."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.stdout.strip()
 
 

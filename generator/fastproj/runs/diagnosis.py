@@ -126,11 +126,12 @@ def _overfitting(run: Run) -> str:
 
 def best_row(run: Run, metric: str) -> Row | None:
     """Return the validation with the best value of a metric, if it is known which is better."""
+    lower_is_better = is_lower_better(run, metric)
     rows = [row for row in run.of("val", metric) if math.isfinite(row[metric])]
-    lowest = is_lower_better(run, metric)
-    if lowest is None or not rows:
+    if lower_is_better is None or not rows:
         return None
-    return min(rows, key=itemgetter(metric)) if lowest else max(rows, key=itemgetter(metric))
+    best = min if lower_is_better else max
+    return best(rows, key=itemgetter(metric))
 
 
 def is_lower_better(run: Run, metric: str) -> bool | None:
@@ -181,7 +182,10 @@ def _other_data(runs: list[Run], differing: dict[str, list[str]]) -> str:
 def _compare_results(runs: list[Run]) -> list[str]:
     """Name the runs with the best and the worst value of each metric."""
     findings = []
-    metrics = set[str]().union(*(run.columns["val"] for run in runs)) - {"loss"}
+    metrics = set[str]()
+    for run in runs:
+        metrics.update(run.columns["val"])
+    metrics.discard("loss")
     for metric in ["loss", *sorted(metrics)][:METRICS]:
         best = {run: row[metric] for run in runs if (row := best_row(run, metric))}
         if len(best) > 1:

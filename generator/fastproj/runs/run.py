@@ -50,7 +50,8 @@ class Run:
     @cached_property
     def columns(self) -> dict[str, dict[str, list[Row]]]:
         """The rows of each split that have a number."""
-        columns: dict[str, dict[str, list[Row]]] = {"train": {}, "val": {}}
+        columns: dict[str, dict[str, list[Row]]]
+        columns = {"train": {}, "val": {}}
         for row in self.rows:
             for name in row.keys() - {"split"}:
                 columns[row["split"]].setdefault(name, []).append(row)
@@ -98,6 +99,7 @@ def _read(folder: Path, name: str) -> Run:
     steps = record.get("steps")  # of Lightning, it can be Infinity
     is_known = isinstance(steps, int) and 0 < steps <= LARGEST
     command = record.get("command") or ""
+    command = shlex.join(map(str, command)) if isinstance(command, list) else str(command)
     versions = record.get("versions")
     trained_with = record.get("trained_with")
     return Run(
@@ -107,7 +109,7 @@ def _read(folder: Path, name: str) -> Run:
         options=record["config"],
         versions=versions if isinstance(versions, dict) else {},
         commit=str(record.get("commit") or ""),
-        command=shlex.join(map(str, command)) if isinstance(command, list) else str(command),
+        command=command,
         total_steps=steps if is_known else None,
         samples=trained_with.get("training samples") if isinstance(trained_with, dict) else None,
         age=max(time.time() - (folder / METRICS).stat().st_mtime, 0),
@@ -138,9 +140,11 @@ def read_row(line: bytes) -> Row | None:
         row = json.loads(line)
         split = row.pop("split")
         values = {printable(name): float(value) for name, value in row.items()}
-        measured = [values[name] for name in MEASURED if name in values]
-        if split not in ("train", "val") or not all(0 <= value <= LARGEST for value in measured):
+        if split not in ("train", "val"):
             return None
+        for name in MEASURED:
+            if not 0 <= values.get(name, 0.0) <= LARGEST:
+                return None
         return {**values, "split": split, "step": int(values["step"])}
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None

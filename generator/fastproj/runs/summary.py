@@ -96,11 +96,8 @@ def environment(runs: list[Run]) -> Table:
 
 
 def _environment(run: Run) -> dict[str, str]:
-    facts = {printable(name): printable(str(version)) for name, version in run.versions.items()}
-    for name, text in (("commit", run.commit), ("command", run.command)):
-        if text:
-            facts[name] = printable(text)
-    return facts
+    facts = run.versions | {"commit": run.commit, "command": run.command}
+    return {printable(name): printable(str(fact)) for name, fact in facts.items() if fact}
 
 
 def findings(runs: list[Run]) -> list[str]:

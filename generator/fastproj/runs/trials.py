@@ -116,7 +116,8 @@ class Trainer:
 
     def _trial_options(self) -> Options:
         names = self.project.names
-        options = names.trial | {names.name("log.every"): self.log_every}
+        options = dict(names.trial)
+        options[names.name("log.every")] = self.log_every
         file = self.project.code / "configs/default.yaml"
         try:
             trainer = read_yaml(file).get("trainer")
