@@ -108,6 +108,27 @@ def test_losses_are_those_of_plain_pytorch(
     assert ours == pytest.approx(losses(tmp_path / "pytorch"), rel=1e-4 if ranks == 1 else 1e-3)
 
 
+DDP_FIRST = """
+import sys, weakref
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel as DDP
+from {0} import train
+models, initialize, destroy = [], DDP.__init__, distributed.destroy_process_group
+def remember(ddp, *given, **named):
+    initialize(ddp, *given, **named)
+    models.append(weakref.ref(ddp))
+def check(*given):
+    assert models and not models[0]()
+    destroy(*given)
+if int(sys.argv.pop(1)) > 1:
+    DDP.__init__, distributed.destroy_process_group = remember, check
+train.main()
+"""
+"""Trains, and requires that DDP is gone before its process group: else a rank could hang at its end,
+as DDP then joins a thread of gloo while it holds the GIL, which that thread may need to free a tensor.
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["counted", "counted_on_host"])
 @pytest.mark.parametrize(("ranks", "parts"), [(1, 1), (1, 4), (2, 1), (2, 4)])
@@ -123,7 +144,11 @@ def test_gradient_of_a_step_is_that_of_the_mean_over_all_that_counts(
         f"--train.gradient_accumulation_steps={parts}",
         "--optim.max_grad_norm=null",
     ]
-    tiny.finish(tmp_path, *step, ranks=ranks)
+    program = tmp_path / "program.py"
+    program.write_text(DDP_FIRST.format(tiny.name))
+    arguments = tiny.arguments(tmp_path, *step)
+    done = run_python(tiny.root, str(program), f"{ranks}", *arguments, ranks=ranks)
+    assert done.returncode == 0, done.stderr
     wanted = expected(tiny, UNEVEN)
     optimizer = torch.load(checkpoints(tmp_path)[-1] / "optimizer.bin", weights_only=True)
     check(gradients(optimizer), wanted)
@@ -141,6 +166,7 @@ def test_answers_reach_the_config_file_of_accelerate(
     from accelerate.commands.config.config_args import load_config_from_file
 
     file = project("accelerate", "mlp", hardware) / "configs/accelerate.yaml"
+    assert "precision" not in (file.parent / "default.yaml").read_text()
     answers: Any = load_config_from_file(str(file))
     assert answers.distributed_type.value == kind
     assert answers.num_processes == processes
@@ -216,9 +242,12 @@ def test_kinds_of_datasets_have_the_same_losses(
     assert losses(tmp_path) == pytest.approx(losses(tmp_path / "batches"), rel=1e-5)
 
 
-def test_largest_seed_trains(tiny: Package, tmp_path: Path) -> None:
-    train_here(tiny, tmp_path, *SHORT, "--run.seed=2147483647")
+def test_largest_seed_trains(
+    tiny: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_here(tiny, tmp_path, *SHORT, "--run.seed=2147483647", "--speed.precision=auto")
     assert len(losses(tmp_path)) == 12
+    assert "on 1 x cpu, mixed precision no" in capsys.readouterr().out, "without a launcher"
 
 
 def test_time_limit_and_number_of_checkpoints_act(tiny: Package, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from accelerate.utils import DataLoaderConfiguration, DistributedType
 
 from .config import Config
 from .errors import UserError, launched_rank
-from .loss import Count
 
 
 def join(device: str) -> None:
@@ -37,11 +36,6 @@ def create(cfg: Config, folder: Path | None = None, *trackers: Any) -> Accelerat
     wanted = [*trackers]
     if trackers and cfg.accelerate.tracker:
         wanted.append(cfg.accelerate.tracker)
-    precision = cfg.speed.precision
-    on_cpu = PartialState().device.type == "cpu"
-    if precision in ("fp16", "tf32") and on_cpu:
-        cfg.speed.refuse("precision", "only GPUs have it: use bf16 or fp32")
-    mixed_precision = {"auto": None, "fp32": "no", "tf32": "no"}.get(precision, precision)
     order = DataLoaderConfiguration(
         use_seedable_sampler=True,
         data_seed=cfg.run.seed,
@@ -50,8 +44,8 @@ def create(cfg: Config, folder: Path | None = None, *trackers: Any) -> Accelerat
     )
     try:
         accelerator = Accelerator(
-            cpu=on_cpu,
-            mixed_precision=mixed_precision,
+            cpu=PartialState().device.type == "cpu",
+            mixed_precision=mixed_precision(cfg),
             gradient_accumulation_steps=cfg.train.gradient_accumulation_steps,
             dataloader_config=order,
             log_with=wanted or None,
@@ -64,17 +58,26 @@ def create(cfg: Config, folder: Path | None = None, *trackers: Any) -> Accelerat
     if accelerator.distributed_type == DistributedType.FSDP:
         # It would untie shared weights, and saves no memory, as each process builds the model.
         accelerator.state.fsdp_plugin.cpu_ram_efficient_loading = False
-    if accelerator.device.type == "cuda":
-        torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
-        torch.backends.cudnn.allow_tf32 = precision != "fp32"
-        torch.backends.cudnn.benchmark = cfg.speed.cudnn_benchmark
+    is_fp32 = accelerator.mixed_precision == "no" and cfg.speed.precision != "tf32"
+    torch.set_float32_matmul_precision("highest" if is_fp32 else "high")
+    torch.backends.cudnn.allow_tf32 = not is_fp32
+    torch.backends.cudnn.benchmark = cfg.speed.cudnn_benchmark
     return accelerator
 
 
-def mean_over_processes(accelerator: Accelerator, count: Count) -> Count:
-    """Return the mean of a count, on the device; with one process, the count itself."""
-    if accelerator.num_processes == 1:
-        return count
-    own = torch.zeros((), device=accelerator.device) + count
-    mean: torch.Tensor = accelerator.reduce(own, "mean")
-    return mean
+def mixed_precision(cfg: Config) -> str:
+    """Return `mixed_precision` for `speed.precision`.
+
+    For auto, it is that of `accelerate launch`, or without a launcher what the GPU has units for.
+    """
+    precision = cfg.speed.precision
+    device = PartialState().device.type
+    if precision in ("fp16", "tf32") and device == "cpu":
+        cfg.speed.refuse("precision", "only GPUs have it: use bf16 or fp32")
+    if precision != "auto":
+        return "no" if precision in ("fp32", "tf32") else precision
+    launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
+    if launched or device != "cuda":
+        return launched or "no"
+    generation, _ = torch.cuda.get_device_capability()
+    return {7: "fp16"}.get(generation, "bf16" if generation > 7 else "no")

@@ -1,15 +1,15 @@
 """Checkpoints: a folder of `save_state` each, renamed into place when it is complete.
 
-checkpoints/step-00000120/   what `load_state` needs, and progress.json
+checkpoints/step-00000120/   what `load_state` needs
 best/model.safetensors       the weights of the best validation
 """
 
-import json
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator
 from torch.optim import Optimizer
@@ -19,7 +19,7 @@ from .errors import UserError
 
 @dataclass
 class Progress:
-    """How far a run is."""
+    """How far a run is: `register_for_checkpointing` adds it to each checkpoint."""
 
     step: int = 0
     """Optimizer steps so far."""
@@ -28,23 +28,19 @@ class Progress:
     best: float = math.inf
     """Lowest validation loss."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the values."""
+        return dict(vars(self))
 
-def save(
-    accelerator: Accelerator,
-    folder: Path,
-    progress: Progress,
-    keep: int,
-) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the values of a checkpoint."""
+        vars(self).update(state)
+
+
+def save(accelerator: Accelerator, folder: Path, step: int, keep: int) -> None:
     """Save a checkpoint of the run in this folder, then delete all but the newest ones."""
     checkpoints = folder / "checkpoints"
-
-    def write(partial: Path) -> None:
-        accelerator.save_state(str(partial))
-        if accelerator.is_main_process:
-            text = json.dumps(asdict(progress))
-            (partial / "progress.json").write_text(text, encoding="utf-8")
-
-    replace(accelerator, checkpoints / f"step-{progress.step:08d}", write)
+    replace(accelerator, checkpoints / f"step-{step:08d}", accelerator.save_state)
     if accelerator.is_main_process:
         saved = sorted(checkpoints.glob("step-*"))
         for old in saved[:-keep]:
@@ -53,15 +49,10 @@ def save(
 
 def find(folder: Path) -> Path | None:
     """Return the newest checkpoint of a run, if there is one."""
-    saved = sorted(folder.glob("checkpoints/step-*"))
-    return saved[-1] if saved else None
+    return max(folder.glob("checkpoints/step-*"), default=None)
 
 
-def load(
-    accelerator: Accelerator,
-    folder: Path,
-    optimizer: Optimizer,
-) -> Progress:
+def load(accelerator: Accelerator, folder: Path, optimizer: Optimizer) -> None:
     """Load the newest checkpoint of a run, if there is one; the options stay the config's.
 
     Raises:
@@ -69,7 +60,7 @@ def load(
     """
     newest = find(folder)
     if newest is None:
-        return Progress()
+        return
     configured = [dict(group) for group in optimizer.param_groups]
     try:
         accelerator.load_state(str(newest))
@@ -80,21 +71,15 @@ def load(
     accelerator.step = 0  # its micro-batches, of which a step may have another number now
     for group, own in zip(optimizer.param_groups, configured, strict=True):
         group.update(own)
-    text = (newest / "progress.json").read_text(encoding="utf-8")
-    return Progress(**json.loads(text))
 
 
-def replace(
-    accelerator: Accelerator,
-    folder: Path,
-    write: Callable[[Path], object],
-) -> None:
+def replace(accelerator: Accelerator, folder: Path, write: Callable[[str], object]) -> None:
     """Write a folder under a temporary name, and rename it: a kill leaves no half of one."""
     partial = folder.with_name(f".{folder.name}.partial")
     if accelerator.is_main_process:
         shutil.rmtree(partial, ignore_errors=True)
     accelerator.wait_for_everyone()
-    write(partial)
+    write(str(partial))
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         shutil.rmtree(folder, ignore_errors=True)

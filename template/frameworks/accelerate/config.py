@@ -108,7 +108,8 @@ class SpeedConfig(Section):
     precision: Literal["auto", "bf16", "fp16", "tf32", "fp32"] = "auto"
     """Precision of matrix products.
 
-    auto: `mixed_precision` of `accelerate launch`, fp32 without it.
+    auto: `mixed_precision` of `accelerate launch`; without a launcher, bf16 or fp16 on a CUDA GPU
+    with Tensor Cores, else fp32. tf32: fp32 with products in TF32.
     """
     compile: Literal["off", "model"] = "off"
     """torch.compile: fused kernels, for a longer start."""

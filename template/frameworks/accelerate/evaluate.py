@@ -2,21 +2,79 @@
 
 import argparse
 import json
+import math
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
+from accelerate import Accelerator, PartialState
 from safetensors.torch import load_model
+from torch import Tensor, nn
 
 from . import data, loader, record
 from .accelerator import create, join
 from .config import Config, Device, parse
-from .contracts import load_data, load_test_split
+from .contracts import Metrics, Prepare, load_data, load_test_split
 from .errors import UserError, one_line
-from .metrics import evaluate
+from .loss import compute_loss
 from .model import build
+
+
+class Means:
+    """Adds up the metrics of batches on the device; only `read` waits for it."""
+
+    def __init__(self, accelerator: Accelerator, of_nothing: float = math.nan) -> None:
+        self.accelerator = accelerator
+        self.of_nothing = of_nothing  # the mean if nothing counts: no validation is then the best
+        self.totals: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def add(self, metrics: Metrics) -> None:
+        """Add the sums and counts of a batch."""
+        device = self.accelerator.device
+        # some devices have no float64
+        dtype = torch.float32 if device.type in ("mps", "xpu") else torch.float64
+        for name, (total, count) in metrics.items():
+            if name not in self.totals:
+                shape = torch.as_tensor(total).shape
+                self.totals[name] = torch.zeros(2, *shape, dtype=dtype, device=device)
+            sums, counts = self.totals[name]
+            sums += total
+            counts += count
+
+    def read(self) -> dict[str, float]:
+        """Return the means over all processes since the last call."""
+        means = {}
+        for name, own in sorted(self.totals.items()):
+            sums, counts = self.accelerator.reduce(own)
+            mean = (sums / counts).nanmean().item()
+            means[name] = mean if counts.any() else self.of_nothing
+        self.totals = {}
+        return means
+
+
+@torch.no_grad()  # and not inference mode: the loss may have derivatives in it
+def evaluate(
+    accelerator: Accelerator, net: nn.Module, batches: Iterable[Any], prepare: Prepare
+) -> dict[str, float]:
+    """Return the metrics of all samples in the prepared batches."""
+    means = Means(accelerator)
+    generator = seed_batch(accelerator.process_index, accelerator.device)
+    net.eval()
+    for loaded in batches:
+        _, metrics = compute_loss(net, prepare(loaded, False, generator))
+        means.add(metrics)
+    net.train()
+    return means.read()
+
+
+def seed_batch(number: int, device: torch.device) -> torch.Generator:
+    """Seed the random numbers of a micro-batch: dropout, and the returned one for augmentation."""
+    number %= 2**63
+    default = torch.manual_seed(number)
+    return default if device.type == "cpu" else torch.Generator(device).manual_seed(number)
 
 
 def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Module, Any, Any]:
@@ -38,11 +96,7 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     return cfg, net.to(device), val_set, spec
 
 
-def evaluate_run(
-    folder: Path,
-    device: Device,
-    split: str = "val",
-) -> dict[str, float]:
+def evaluate_run(folder: Path, device: Device, split: str = "val") -> dict[str, float]:
     """Return the metrics of a run's best weights on the validation or the test split."""
     join(device)
     cfg, net, samples, spec = load_run(folder, torch.device("cpu"))
@@ -54,31 +108,16 @@ def evaluate_run(
     batches = accelerator.prepare(batches)
     net = accelerator.prepare_model(net, evaluation_mode=True)
     prepare = data.Prepare(spec, cfg.data).to(accelerator.device)
-    return evaluate(
-        accelerator,
-        net,
-        batches,
-        prepare,
-    )
+    return evaluate(accelerator, net, batches, prepare)
 
 
 def main() -> None:
     """Print the metrics as one line of JSON."""
     parser = argparse.ArgumentParser(description="Evaluate a run with its best weights.")
     parser.add_argument("run", type=Path, help="folder of the run, such as runs/first")
-    parser.add_argument(
-        "--split",
-        choices=["val", "test"],
-        default="val",
-        help="val or test",
-    )
+    parser.add_argument("--split", choices=["val", "test"], default="val", help="val or test")
     devices = ["auto", "accelerator", "cpu"]
-    parser.add_argument(
-        "--device",
-        choices=devices,
-        default="auto",
-        help="where to run",
-    )
+    parser.add_argument("--device", choices=devices, default="auto", help="where to run")
     options = parser.parse_args()
     with one_line():
         results = evaluate_run(options.run, options.device, options.split)

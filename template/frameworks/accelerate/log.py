@@ -43,14 +43,6 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
         """Return the file."""
         return self.folder / self.name
 
-    def options(self) -> dict[str, str]:
-        """Return the config as other trackers show it."""
-        flat = {}
-        for section, values in self.config.items():
-            for name, value in values.items():
-                flat[f"{section}.{name}"] = str(value)
-        return flat
-
     def start(self) -> None:
         """Write config.json, and keep the rows of the steps before the first one."""
         self.started = time.perf_counter()

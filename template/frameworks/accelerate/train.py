@@ -20,16 +20,19 @@ from typing import Any
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list, set_seed
+from torch import nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import OneCycleLR
 from tqdm import tqdm
 
-from . import checkpoint, data, loader, optim, record
-from .accelerator import create, join, mean_over_processes
-from .config import Config, parse
-from .contracts import describe_data, load_data, spec_fields
+from . import checkpoint, data, loader, record
+from .accelerator import create, join
+from .config import Config, OptimConfig, parse
+from .contracts import describe_data, load_data, no_weight_decay, spec_fields
 from .errors import Stopped, UserError, kill_workers, one_line
+from .evaluate import Means, evaluate, seed_batch
 from .log import Clock, MetricsFile
-from .loss import StepMean, compute_loss
-from .metrics import Means, evaluate, seed_batch
+from .loss import Count, StepMean, compute_loss
 from .model import build
 
 
@@ -54,30 +57,24 @@ def train(cfg: Config) -> dict[str, float]:
     # Model, optimizer, schedule. A prepared schedule would advance once per process in each step.
     model = build_model(cfg, spec, accelerator.device)
     # A fused optimizer hides from Accelerate that fp16 skipped its step.
-    adamw = optim.adamw(model, cfg.optim, fused=not is_fp16)
-    optim.one_cycle(adamw, cfg.optim, plan.total_steps)  # gives it the rates of the config
+    adamw = build_adamw(model, cfg.optim, fused=not is_fp16)
+    one_cycle(adamw, cfg.optim, plan.total_steps)  # gives it the rates of the config
     model, optimizer, train_loader, val_loader = accelerator.prepare(
         model, adamw, train_loader, val_loader
     )
 
     # Resume from the newest checkpoint of this run.
-    progress = checkpoint.load(accelerator, folder, adamw)
-    schedule = optim.one_cycle(
-        adamw,
-        cfg.optim,
-        plan.total_steps,
-        progress.updates,
-    )
-    batches = loader.endless(
-        accelerator,
-        train_loader,
-        plan,
-        progress.step,
-    )
-    metrics_file.facts = check_samples(cfg, resumed, plan, len(train_set))
+    progress = checkpoint.Progress()
+    accelerator.register_for_checkpointing(progress)
+    checkpoint.load(accelerator, folder, adamw)
+    schedule = one_cycle(adamw, cfg.optim, plan.total_steps, progress.updates)
+    batches = loader.endless(accelerator, train_loader, plan, progress.step)
+    trained_with = check_samples(cfg, resumed, plan, len(train_set))
+    metrics_file.facts |= {"trained_with": trained_with, "steps": plan.total_steps}
     metrics_file.facts["spec"] = spec_fields(spec)
     metrics_file.first_step = progress.step
-    accelerator.init_trackers(str(__package__), metrics_file.options())
+    options = {name: str(value) for name, value in trained_with.items()}
+    accelerator.init_trackers(str(__package__), options)
     accelerator.print(
         f"{folder}: {count(model):,} parameters on {processes} x {accelerator.device.type}, "
         f"mixed precision {accelerator.mixed_precision}\n"
@@ -99,16 +96,11 @@ def train(cfg: Config) -> dict[str, float]:
         accelerator.log(values, step=progress.step)
         clock.restart()
 
-    def save_weights(partial: Path) -> None:
-        accelerator.save_model(model, str(partial), max_shard_size="1000TB")
+    def save_weights(partial: str) -> None:
+        accelerator.save_model(model, partial, max_shard_size="1000TB")
 
     def validate() -> dict[str, float]:
-        results = evaluate(
-            accelerator,
-            model,
-            val_loader,
-            prepare,
-        )
+        results = evaluate(accelerator, model, val_loader, prepare)
         if is_best(accelerator, progress, results["loss"]):
             progress.best = results["loss"]
             checkpoint.replace(accelerator, folder / "best", save_weights)
@@ -158,16 +150,13 @@ def train(cfg: Config) -> dict[str, float]:
             log("train", row | clock.read(cfg.train.batch_size * processes))
             should_stop = accelerator.check_trigger()
             if should_validate or should_stop:
-                checkpoint.save(
-                    accelerator,
-                    folder,
-                    progress,
-                    cfg.run.keep,
-                )
+                checkpoint.save(accelerator, folder, progress.step, cfg.run.keep)
             if should_validate:
                 results = validate()
 
-    accelerator.wait_for_everyone()  # a process that ends alone can leave another one waiting
+    # DDP before its process group: the last of the two waits for gloo's threads, and DDP does so with
+    # the GIL, which a thread needs to free a tensor.
+    [model] = accelerator.free_memory(model)
     accelerator.end_training()
     if progress.step < plan.total_steps:
         resume = f"resume with --run.name {folder.name}"
@@ -199,12 +188,12 @@ def check_record(cfg: Config, folder: Path, processes: int) -> Path | None:
 def check_samples(
     cfg: Config, resumed: Path | None, plan: loader.Plan, samples: int
 ) -> dict[str, Any]:
-    """Refuse to resume a run with other samples; return what config.json has of the run."""
+    """Refuse to resume a run with other samples; return what it is trained with."""
     must_stay = record.trained_with(cfg, plan.global_batch_size)
     must_stay["training samples"] = samples
     if resumed and not cfg.run.allow_changes:
         record.check(resumed, must_stay)
-    return {"trained_with": must_stay, "steps": plan.total_steps}
+    return must_stay
 
 
 def is_best(accelerator: Accelerator, progress: checkpoint.Progress, loss: float) -> bool:
@@ -228,13 +217,9 @@ def is_finished(cfg: Config) -> bool:
     return True
 
 
-def build_model(
-    cfg: Config,
-    spec: data.Spec,
-    device: torch.device,
-) -> torch.nn.Module:
+def build_model(cfg: Config, spec: data.Spec, device: torch.device) -> nn.Module:
     """Return the model, with the memory format and the compilation of the config."""
-    model: torch.nn.Module = build(cfg.model, spec)
+    model: nn.Module = build(cfg.model, spec)
     channels_last = cfg.speed.channels_last
     if channels_last == "auto":
         channels_last = device.type == "cuda"
@@ -245,16 +230,54 @@ def build_model(
     return model
 
 
-def count(model: torch.nn.Module) -> int:
+def build_adamw(model: nn.Module, cfg: OptimConfig, fused: bool) -> AdamW:
+    """Return AdamW: no weight decay for biases, norms and the model's `no_weight_decay`."""
+    exempt = no_weight_decay(model)
+    decayed = []
+    rest = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.ndim >= 2 and name not in exempt:
+            decayed.append(parameter)
+        else:
+            rest.append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": cfg.weight_decay},
+        {"params": rest, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return AdamW(groups, lr=cfg.lr, betas=(0.9, cfg.beta2), eps=cfg.eps, fused=fused)
+
+
+def one_cycle(optimizer: AdamW, cfg: OptimConfig, total_steps: int, done: int = 0) -> OneCycleLR:
+    """Return 1cycle after so many steps: Smith and Topin 2018 (arXiv:1708.07120)."""
+    steps = max(total_steps, 3)  # torch divides by zero where the rise or the fall has no step
+    return OneCycleLR(
+        optimizer,
+        cfg.lr,
+        steps,
+        pct_start=max(cfg.pct_start, 2 / steps),
+        div_factor=cfg.div_factor,
+        last_epoch=done - 1,
+    )
+
+
+def mean_over_processes(accelerator: Accelerator, count: Count) -> Count:
+    """Return the mean of a count, on the device; with one process, the count itself."""
+    if accelerator.num_processes == 1:
+        return count
+    own = torch.zeros((), device=accelerator.device) + count
+    mean: torch.Tensor = accelerator.reduce(own, "mean")
+    return mean
+
+
+def count(model: nn.Module) -> int:
     """Return the number of parameters."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def clip(
-    accelerator: Accelerator,
-    model: torch.nn.Module,
-    most: float | None,
-) -> torch.Tensor:
+def clip(accelerator: Accelerator, model: nn.Module, most: float | None) -> torch.Tensor:
     """Clip the gradients of the global batch; return their norm before that."""
     norm: Any = accelerator.clip_grad_norm_(model.parameters(), most or math.inf)
     # of the shards of FSDP
@@ -262,11 +285,7 @@ def clip(
     return whole
 
 
-def check_finite(
-    row: dict[str, float],
-    step: int,
-    fp16: bool,
-) -> None:
+def check_finite(row: dict[str, float], step: int, fp16: bool) -> None:
     """Refuse to go on with NaN or infinity; fp16 skips a step whose gradients are not finite."""
     if math.isfinite(row["loss"]) and (fp16 or math.isfinite(row["grad_norm"])):
         return

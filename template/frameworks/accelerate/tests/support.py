@@ -105,7 +105,7 @@ def ask_to_stop() -> None:
 def state(folder: Path) -> dict[str, Any]:
     """Return the newest checkpoint of a run: its progress, weights and the optimizer's state."""
     newest = max(folder.glob("first/checkpoints/step-*"))
-    saved: dict[str, Any] = json.loads((newest / "progress.json").read_text())
+    saved: dict[str, Any] = torch.load(newest / "custom_checkpoint_0.pkl")
     saved["optimizer"] = torch.load(newest / "optimizer.bin")
     saved["model"] = load_file(newest / "model.safetensors")
     return saved

@@ -10,14 +10,11 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import nn
 
-from .. import data
 from .. import train as program
 from ..data import DataConfig
 from ..errors import Stopped, UserError
 from ..evaluate import evaluate_run
-from ..model import build
 from . import support
 from .support import (
     SMALL,
@@ -57,45 +54,6 @@ def test_loss_falls_and_evaluate_agrees(tmp_path: Path) -> None:
     assert max(row["lr"] for row in rows(tmp_path, "train")) == pytest.approx(0.003)
     with few_samples():
         assert evaluate_run(tmp_path / "first", "cpu") == results
-
-
-def test_accumulated_micro_batches_equal_one_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In evaluation mode: BatchNorm, dropout and augmentation differ between micro-batches."""
-    prepare = data.Prepare.forward
-    set_mode = nn.Module.train
-
-    def prepare_plain(
-        own: Any,
-        batch: Any,
-        training: bool,
-        generator: Any,
-    ) -> Any:
-        return prepare(
-            own,
-            batch,
-            False,
-            generator,
-        )
-
-    monkeypatch.setattr(data.Prepare, "forward", prepare_plain)
-    monkeypatch.setattr(nn.Module, "train", lambda net, mode=True: set_mode(net, False))
-    monkeypatch.setattr(program, "build", lambda *sections: build(*sections).train())
-    options = ("--optim.eps=1e-4", "--log.every=1")
-    train_here(
-        tmp_path / "small",
-        *options,
-        "--train.batch_size=3",
-        "--train.gradient_accumulation_steps=3",
-    )
-    train_here(tmp_path / "large", *options, "--train.batch_size=9")
-    check_close(
-        tmp_path / "small",
-        tmp_path / "large",
-        "train",
-        "val",
-    )
 
 
 def test_run_that_is_killed_resumes_to_the_same_end(tmp_path: Path, whole: Path) -> None:
