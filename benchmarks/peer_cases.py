@@ -46,8 +46,6 @@ CASES = [
     Case("diffusion", 10, 200),
 ]
 LIGHTNING = {
-    "model": "model.net",
-    "data": "data.source",
     "train.batch_size": "data.batch_size",
     "optim.lr": "model.lr",
     "optim.max_grad_norm": "trainer.gradient_clip_val",

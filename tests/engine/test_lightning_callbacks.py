@@ -95,7 +95,7 @@ def test_commands_on_a_run(
     tmp_path: Path,
 ) -> None:
     """With the run's own config: the metrics are those of the run, whose record stays."""
-    p.run(tmp_path, "--data.source.test_fraction=0.2")
+    p.run(tmp_path, "--data.test_fraction=0.2")
     last = rows(tmp_path, "val")[-1]
     record = (tmp_path / "a/metrics.jsonl").read_text()
     (tmp_path / "a/config.yaml").rename(tmp_path / "saved.yaml")

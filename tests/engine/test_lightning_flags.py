@@ -51,9 +51,11 @@ def test_gradients_are_clipped_and_their_norm_is_that_before(
         decayed, _ = optimizer.param_groups
         gradients = [parameter.grad for parameter in decayed["params"]]
         norms.append(nn.utils.get_total_norm(gradients).item())
+        assert torch.get_float32_matmul_precision() == "highest"
         return result
 
     options = [f"--trainer.precision={precision}", "--trainer.gradient_clip_val=0.01"]
+    torch.set_float32_matmul_precision("high")
     with mock.patch.object(torch.optim.AdamW, "step", observe):
         cli = p.run(tmp_path, *options)
     (optimizer,) = cli.trainer.optimizers
@@ -133,14 +135,14 @@ def test_options_of_the_model_and_the_data(
 ) -> None:
     options = [
         "--model.compile_mode=default",
-        "--model.net.size=wide",
+        "--model.size=wide",
         "--data.num_workers=2",
         "--data.pin_memory=false",
     ]
     with mock.patch.object(p.model.MLP, "compile") as compiled:
         cli = p.run(tmp_path, *options)
     compiled.assert_called_once_with(dynamic=False, mode="default")
-    options_of_net = cli.config["fit"]["model"]["net"]
+    options_of_net = cli.config["fit"]["model"]
     assert options_of_net["width"] == p.model.SIZES["wide"]["width"]
     loader = cli.trainer.train_dataloader
     assert loader.num_workers == 2

@@ -144,7 +144,8 @@ def tiny(lightning: LightningProject, tmp_path_factory: pytest.TempPathFactory) 
         shutil.copy(TINY / module, root / "src" / copy.name)
     recipe = root / "configs/default.yaml"
     config = yaml.safe_load(recipe.read_text())
-    del config["model"]["net"]
+    for name in ("size", "dropout"):
+        del config["model"][name]
     recipe.write_text(yaml.safe_dump(config))
     sys.path.insert(0, str(root / "src"))
     return copy
@@ -158,9 +159,9 @@ def one_step(
 ) -> list[str]:
     """Return the options of one step that is divided like this."""
     return [
-        *(f"--data.source.{name}={value}" for name, value in options(counts).items()),
+        *(f"--data.{name}={value}" for name, value in options(counts).items()),
         f"--data.batch_size={BATCH // ranks // parts}",
-        "--model.net.dropout=0",
+        "--model.dropout=0",
         "--trainer.max_steps=1",
         "--trainer.val_check_interval=1",
         f"--trainer.accumulate_grad_batches={parts}",
@@ -184,7 +185,7 @@ def test_gradient_of_a_step_is_that_of_the_mean_over_all_that_counts(
         UNEVEN,
         ranks,
         parts,
-        f"--model.net.kind={kind}",
+        f"--model.kind={kind}",
         *several,
     )
     tiny.finish(
@@ -206,7 +207,7 @@ def test_clipping_sees_the_gradient_of_the_step(tiny: WithLightning, tmp_path: P
         UNEVEN,
         1,
         4,
-        "--model.net.kind=counted",
+        "--model.kind=counted",
         limit,
     )
     tiny.run(tmp_path, *step, every=1)
@@ -222,7 +223,7 @@ def test_last_step_of_an_epoch_is_divided_by_the_micro_batches_that_it_has(
         [32] * BATCH,
         1,
         8,
-        "--model.net.kind=counted_on_host",
+        "--model.kind=counted_on_host",
         "--trainer.limit_train_batches=2",
     )
     tiny.run(tmp_path, *step, every=1)

@@ -1,5 +1,6 @@
 """A Lightning run that was killed, or stopped by SLURM, and resumed; checkpoints with code."""
 
+import dataclasses
 import os
 import random
 import shutil
@@ -10,11 +11,12 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from engine import equal
-from lightning_runs import IGNORED, LightningProject, Project, rows, saved
+from lightning_runs import IGNORED, LightningProject, Project, column, rows, saved
 from matrix import EVERY
 from warm import run_python
 
@@ -166,6 +168,65 @@ def test_signals_end_a_run_without_a_checkpoint(
         done = run.finish()
         assert done.returncode == status, done.stderr
         assert not (folder / "a/checkpoints").exists()
+
+
+class Killed(BaseException):
+    """Ends a run at once."""
+
+
+def kill_at(hook: str, step: int) -> Any:
+    """Return a patch of the model that ends the run in a hook, which precedes those of callbacks."""
+
+    def kill(model: Any, *given: Any) -> None:
+        if model.trainer.global_step == step and not model.trainer.sanity_checking:
+            raise Killed
+
+    return mock.patch(f"lightning.pytorch.LightningModule.{hook}", kill)
+
+
+@pytest.mark.parametrize(
+    ("hook", "step"),
+    [("on_train_batch_end", 3), ("on_validation_start", 3), ("on_train_batch_start", 4)],
+)
+def test_no_row_is_lost_or_doubled_around_a_validation(
+    p: Project, tmp_path: Path, hook: str, step: int
+) -> None:
+    """Steps 3 and 6 validate; Lightning's own ModelCheckpoint saves before that, and skips it."""
+    with kill_at(hook, step), pytest.raises(Killed):
+        p.run(tmp_path, every=1)
+    p.run(tmp_path, "--ckpt_path=last", every=1)
+    assert column(tmp_path, "step") == [1, 2, 3, 4, 5, 6]
+    assert column(tmp_path, "step", "val") == [3, 6]
+
+
+def test_last_weights_are_saved(p: Project, tmp_path: Path) -> None:
+    """Neither a validation nor `every_n_train_steps` is at the last step."""
+    p.run(tmp_path, "--trainer.max_steps=5", every=100)
+    assert saved(tmp_path)["global_step"] == 5
+    assert saved(tmp_path, "best")["global_step"] == 3
+
+
+def test_checkpoint_decides_the_spec(
+    p: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p.run(tmp_path)
+    load = p.data.load
+    seen = list[Any]()
+
+    def load_with(cfg: Any, spec: Any = None) -> Any:
+        seen.append(spec)
+        train_set, val_set, own = load(cfg)
+        return train_set, val_set, spec or dataclasses.replace(own, center=9.0)
+
+    monkeypatch.setattr(p.data, "load", load_with)
+    best = f"--ckpt_path={tmp_path}/a/checkpoints/best.ckpt"
+    p.run(tmp_path, best, "--trainer.logger=false", command="validate")
+    p.run(tmp_path, "--ckpt_path=last")
+    p.evaluate.load_run(tmp_path / "a", torch.device("cpu"))
+    assert seen == [load(p.data.DataConfig())[2]] * 3
+    monkeypatch.setattr(p.train, "saved_spec", lambda _: None)
+    with pytest.raises(SystemExit):
+        p.run(tmp_path, best, command="validate")
 
 
 def test_resumed_run_with_more_steps_is_one_line_before_the_first_step(

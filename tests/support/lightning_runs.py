@@ -169,7 +169,7 @@ def column(
 
 def saved(
     folder: Path,
-    name: str = "last-steps",
+    name: str = "last",
 ) -> dict[str, Any]:
     """Return what of a checkpoint does not depend on time."""
     checkpoint = torch.load(folder / f"a/checkpoints/{name}.ckpt", weights_only=True)

@@ -8,35 +8,37 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from . import data
-from .contracts import collate_fn, load_test_split
+from .contracts import collate_fn, load_data, load_test_split, spec_differences, spec_fields
 from .errors import UserError
-from .loader import TrainLoader, TrainSampler, collate, even_batches
+from .loader import TrainSampler, collate, even_batches
 
 
 class Data(LightningDataModule):
     """Loads batches of data.py."""
 
     trainer: Any
+    saved_spec: dict[str, Any] | None = None
+    """The `Spec` of the checkpoint that is loaded, with which the data are read."""
     first_batch = 0
-    """Of the epoch that a resumed run continues."""
+    """Where a resumed run continues, counted over epochs."""
 
     def __init__(
         self,
-        source: data.DataConfig,
         batch_size: int = 128,
         num_workers: int = 0,
         pin_memory: bool = True,
+        **source: Any,
     ) -> None:
         """Keep the options.
 
         Args:
-            source: The options of data.py.
             batch_size: Samples per forward pass and rank.
             num_workers: Loader processes per rank. 0 for data in memory; about 4 per GPU for files.
             pin_memory: Use page-locked host memory, so that copies to a GPU are asynchronous.
+            **source: The options of data.py.
         """
         super().__init__()
-        self.source = source
+        self.source = data.DataConfig(**source)
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.pin_memory = pin_memory
@@ -45,37 +47,47 @@ class Data(LightningDataModule):
     @cached_property
     def splits(self) -> tuple[Any, Any, data.Spec]:
         """Training set, validation set and their `Spec`."""
-        return data.load(self.source)
+        return load_data(data, self.source, self.saved_spec)
 
     @property
     def spec(self) -> data.Spec:
-        """What the model needs to know; linked to `model.spec`."""
+        """What the model needs to know."""
         return self.splits[2]
 
     def train_dataloader(self) -> DataLoader[Any]:
-        samples = self.splits[0]
+        train_set = self.splits[0]
+        samples = len(train_set)
         ranks = self.trainer.world_size
         accumulate = self.trainer.accumulate_grad_batches
         global_batch_size = self.batch_size * accumulate * ranks
-        if global_batch_size > len(samples):
-            too_large = f"is larger than the training set of {len(samples)}: lower data.batch_size"
+        if global_batch_size > samples:
+            too_large = f"is larger than the training set of {samples}: lower data.batch_size"
             raise UserError(f"the global batch of {global_batch_size} samples {too_large}")
 
-        shape = (len(samples) // global_batch_size * accumulate, ranks, self.batch_size)
-        sampler = TrainSampler(len(samples), shape, self.trainer.global_rank, self.seed)
-        options = self.options(samples)
-        loader = TrainLoader(samples, batch_size=self.batch_size, sampler=sampler, **options)
-        loader.first_batch = self.first_batch
-        return loader
+        shape = (samples // global_batch_size * accumulate, ranks, self.batch_size)
+        rank = self.trainer.global_rank
+        sampler = TrainSampler(samples, shape, rank, self.seed, self.first_batch)
+        return DataLoader(train_set, self.batch_size, sampler=sampler, **self.options(train_set))
 
-    def state_dict(self) -> dict[str, int]:
-        """Return the position in the epoch, which Lightning keeps in each checkpoint."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position and the `Spec`, which Lightning keeps in each checkpoint."""
         progress = self.trainer.fit_loop.epoch_loop.batch_progress.current
-        # LearningRateFinder saves before their number is finite
-        return {"first_batch": int(progress.processed % self.trainer.num_training_batches)}
+        epoch = self.trainer.current_epoch
+        done = progress.processed
+        if epoch > 0:  # LearningRateFinder saves before the number of batches is finite
+            done += epoch * self.trainer.num_training_batches
+        return {"first_batch": done, "spec": spec_fields(self.spec)}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Keep the position for `train_dataloader`, which Lightning calls later."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Keep the position for `train_dataloader`, which Lightning calls later.
+
+        Raises:
+            UserError: the weights are of other data.
+        """
+        for name in spec_differences(self.spec, state["spec"]):
+            raise UserError(
+                f"Spec.{name} of the data is not that of the checkpoint: train a new run"
+            )
         self.first_batch = state["first_batch"]
 
     def val_dataloader(self) -> DataLoader[Any]:
@@ -84,8 +96,7 @@ class Data(LightningDataModule):
     predict_dataloader = val_dataloader
 
     def test_dataloader(self) -> DataLoader[Any]:
-        samples = load_test_split(data, self.source, "data.source")
-        return self.even_loader(samples)
+        return self.even_loader(load_test_split(data, self.source, spec=self.spec))
 
     def even_loader(self, samples: Any) -> DataLoader[Any]:
         """Return a loader of each sample once, with equally many batches per rank."""

@@ -1,5 +1,6 @@
 """Load a trained network: `_, net, _, _ = load_run(Path("runs/first"), torch.device("cpu"))`."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from . import data
+from .contracts import load_data
 from .errors import UserError
 from .model import ModelConfig, build
 
@@ -17,27 +19,24 @@ def load_run(folder: Path, device: torch.device) -> tuple[Namespace, torch.nn.Mo
 
     The options are those of `data` and of `model`.
     """
+    best = folder / "checkpoints/best.ckpt"
     try:
         saved = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        weights = torch.load(
-            folder / "checkpoints/best.ckpt",
-            map_location="cpu",
-            weights_only=True,
-        )["state_dict"]
+        checkpoint = torch.load(best, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         missing = f"it has no {error.filename}"
         raise UserError(f"{folder} is not the folder of a run: {missing}") from None
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(data.DataConfig, "data")
-    parser.add_class_arguments(ModelConfig, "model")
-    options = {
-        "data": saved["data"]["source"],
-        "model": saved["model"]["net"],
-    }
+    options = {}
+    sections: dict[str, Any] = {"data": data.DataConfig, "model": ModelConfig}
+    for section, kind in sections.items():
+        parser.add_class_arguments(kind, section)
+        names = [field.name for field in fields(kind)]
+        options[section] = {name: saved[section][name] for name in names}
     cfg = parser.instantiate(parser.parse_object(options))
 
-    _, val_set, spec = data.load(cfg.data)
+    _, val_set, spec = load_data(data, cfg.data, checkpoint["Data"]["spec"])
     net: torch.nn.Module = build(cfg.model, spec)
     module = torch.nn.ModuleDict({"net": net, "prepare": data.Prepare(spec, cfg.data)})
-    module.load_state_dict(weights)
+    module.load_state_dict(checkpoint["state_dict"])
     return cfg, net.to(device), val_set, spec

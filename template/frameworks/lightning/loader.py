@@ -1,14 +1,13 @@
-"""Sample order, and a DataLoader that may begin within an epoch."""
+"""Sample order, and batches."""
 
 import math
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler, default_collate
+from torch.utils.data import Sampler, default_collate
 
 from .contracts import collate_fn, whole_batches
 
@@ -19,21 +18,24 @@ class TrainSampler(Sampler[int]):
     The ranks take micro-batches in turn.
     """
 
-    first_batch = 0
-
     def __init__(
         self,
         samples: int,
         shape: tuple[int, int, int],
         rank: int,
         seed: int,
+        first_batch: int = 0,
     ) -> None:
-        """Take the shape of an epoch: micro-batches per rank, ranks, and samples of a batch."""
+        """Take the shape of an epoch: micro-batches per rank, ranks, and samples of a batch.
+
+        A resumed run begins with `first_batch`, counted over epochs.
+        """
         self.samples = samples
         self.shape = shape
         self.rank = rank
         self.seed = seed
-        self.epoch = 0
+        self.first_epoch, self.first_batch = divmod(first_batch, shape[0])
+        self.epoch = self.first_epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Shuffle again: Lightning calls this before each epoch."""
@@ -46,40 +48,16 @@ class TrainSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         order = torch.randperm(self.samples, generator=generator)[: math.prod(self.shape)]
-        own = order.view(self.shape)[self.first_batch :, self.rank]
+        first = self.first_batch if self.epoch == self.first_epoch else 0
+        own = order.view(self.shape)[first:, self.rank]
         return iter(own.flatten().tolist())
-
-
-class TrainLoader(DataLoader[Any]):
-    """A DataLoader that may begin within an epoch, and measures how long the loop waits for it."""
-
-    first_batch = 0
-    """Of the first epoch."""
-    waited = 0.0
-    """Seconds."""
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        sampler: Any = self.sampler
-        sampler.first_batch = self.first_batch
-        self.first_batch = 0
-        begin = time.perf_counter()
-        # begins with the first `next`, after Lightning's `set_epoch`
-        for batch in super().__iter__():
-            self.waited += time.perf_counter() - begin
-            yield batch
-            begin = time.perf_counter()
 
 
 class Batches(list[list[int]]):
     """The indices of each batch: Lightning's predict sets attributes, which a list lacks."""
 
 
-def even_batches(
-    samples: int,
-    batch_size: int,
-    ranks: int,
-    rank: int,
-) -> Batches:
+def even_batches(samples: int, batch_size: int, ranks: int, rank: int) -> Batches:
     """Give each rank other samples, in equally many batches, as collectives need."""
     own = range(rank, samples, ranks)
     count = math.ceil(samples / (ranks * batch_size))
@@ -89,20 +67,14 @@ def even_batches(
 
 def load_batch(dataset: Any, indices: list[int]) -> Any:
     """Load a batch in this process."""
-    collate_samples = collate_fn(dataset) or collate
-    load_whole = whole_batches(dataset)
-    if load_whole:
-        return collate_samples(load_whole(indices))
-    return collate_samples([dataset[index] for index in indices])
+    whole = whole_batches(dataset)
+    samples = whole(indices) if whole else [dataset[index] for index in indices]
+    return (collate_fn(dataset) or collate)(samples)
 
 
 def collate(samples: Any) -> Any:
     """Return a tuple or a dict; what `__getitems__` returned as one of these is a batch already."""
-    batch = samples
-    if isinstance(samples, list):
-        batch = default_collate(samples)
-    if isinstance(batch, Tensor):
-        return (batch,)
+    batch = default_collate(samples) if isinstance(samples, list) else samples
     if isinstance(batch, dict):
         return batch
-    return tuple(batch)
+    return (batch,) if isinstance(batch, Tensor) else tuple(batch)

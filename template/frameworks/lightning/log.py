@@ -1,9 +1,8 @@
-"""The record of a run: metrics.jsonl, and config.json with its options, versions and commit."""
+"""The record of a run: metrics.jsonl, config.json with its options and versions, last.ckpt."""
 
 import json
 import math
 import platform
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 import yaml
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import SaveConfigCallback
 
 from .errors import UserError
@@ -44,19 +44,16 @@ class RunLog(SaveConfigCallback):
         self.file = Path(trainer.log_dir) / "metrics.jsonl"
         self.started = time.perf_counter()
         self._begin_interval(trainer)
-        self.validated = set[int]()
         if trainer.is_global_zero:
             rows = _rows(self.file, trainer.global_step)
-            self.validated.update(row["step"] for row in rows if row["split"] == "val")
             _replace(self.file, "".join(f"{json.dumps(row)}\n" for row in rows))
             self._write_config(trainer)
 
-    def on_train_batch_end(
-        self,
-        trainer: Any,
-        pl_module: LightningModule,
-        *_: Any,
-    ) -> None:
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.waited += time.perf_counter() - self.batch_end
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        self.batch_end = time.perf_counter()
         step = trainer.global_step
         if step == self.interval_step or step % trainer.log_every_n_steps:
             return
@@ -65,13 +62,12 @@ class RunLog(SaveConfigCallback):
         samples = batches * trainer.datamodule.batch_size * trainer.world_size
         speed = {
             "samples_per_second": round(samples / seconds, 1),
-            "data_wait": round(trainer.train_dataloader.waited / seconds, 4),
+            "data_wait": round(self.waited / seconds, 4),
         }
         self._write(trainer, "train", speed)
 
     def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:
-        # Lightning may repeat the validation of a checkpoint's step
-        if not trainer.sanity_checking and trainer.global_step not in self.validated:
+        if not trainer.sanity_checking:
             self._write(trainer, "val", {})
 
     def _write(self, trainer: Any, split: str, speed: dict[str, float]) -> None:
@@ -94,7 +90,8 @@ class RunLog(SaveConfigCallback):
     def _begin_interval(self, trainer: Any) -> None:
         self.interval_start = time.perf_counter()
         self.interval_step = trainer.global_step
-        trainer.train_dataloader.waited = 0.0
+        self.batch_end = self.interval_start
+        self.waited = 0.0
 
     def _write_config(self, trainer: Any) -> None:
         record = {
@@ -106,10 +103,42 @@ class RunLog(SaveConfigCallback):
                 "lightning": version("lightning"),
             },
             "command": sys.argv,
-            "commit": _commit(),
         }
         text = json.dumps(record, indent=2)
         _replace(self.file.with_name("config.json"), f"{text}\n")
+
+
+class LastModelCheckpoint(ModelCheckpoint):
+    """Saves last.ckpt every few steps, after each validation, and at the end.
+
+    ModelCheckpoint also saves between a step and its validation, which a resumed run then skips.
+    """
+
+    def __init__(self, every_n_train_steps: int = 100) -> None:
+        super().__init__(
+            filename="last",
+            every_n_train_steps=every_n_train_steps,
+            enable_version_counter=False,
+        )
+
+    def on_train_batch_end(self, trainer: Any, *given: Any) -> None:
+        """Save, unless a validation follows."""
+        loop = trainer.fit_loop.epoch_loop
+        epochs = trainer.check_val_every_n_epoch
+        batch = loop.total_batch_idx if epochs is None else loop.batch_idx
+        validates = trainer.enable_validation and (batch + 1) % trainer.val_check_batch == 0
+        if epochs and (trainer.current_epoch + 1) % epochs:
+            validates = False
+        if not validates:
+            super().on_train_batch_end(trainer, *given)
+
+    def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self.on_train_end(trainer, pl_module)
+
+    def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
+        if not trainer.fast_dev_run:
+            trainer.save_checkpoint(f"{self.dirpath}/last.ckpt")
 
 
 def _replace(file: Path, text: str) -> None:
@@ -128,19 +157,3 @@ def _rows(file: Path, last_step: int) -> list[dict[str, Any]]:
             if row["step"] <= last_step:
                 rows.append(row)
     return rows
-
-
-def _commit() -> str:
-    """Return the commit of this code, with -dirty if files differ from it; empty without git."""
-    describe = ["git", "describe", "--always", "--abbrev=40", "--dirty"]
-    folder = Path(__file__).parent
-    with suppress(OSError):
-        done = subprocess.run(
-            describe,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.stdout.strip()
-    return ""

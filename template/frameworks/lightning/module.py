@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
 from .contracts import no_weight_decay
-from .data import DataConfig, Prepare, Spec
+from .data import Prepare
+from .datamodule import Data
 from .errors import UserError
 from .loss import Count, StepMean, compute_loss
 from .metrics import Means
@@ -22,11 +23,11 @@ from .model import ModelConfig, build
 class Model(LightningModule):
     """Trains the network of model.py."""
 
+    trainer: Any
+
     def __init__(
         self,
-        net: ModelConfig,
-        spec: Spec,
-        source: DataConfig,
+        data: Data,
         lr: float = 1e-3,
         weight_decay: float = 0.01,
         beta2: float = 0.999,
@@ -34,13 +35,12 @@ class Model(LightningModule):
         div_factor: float = 10.0,
         compile_mode: Literal["off", "default", "max-autotune-no-cudagraphs"] = "off",
         channels_last: bool = False,
+        **network: Any,
     ) -> None:
         """Build the network.
 
         Args:
-            net: Architecture and regularization: the options of model.py.
-            spec: Shapes and statistics of the data; from the data module.
-            source: The options of data.py; from the data module.
+            data: The data module, whose `Spec` the network needs.
             lr: Peak learning rate.
             weight_decay: Decoupled weight decay of matrices and convolutions.
             beta2: AdamW's beta2; 1cycle moves beta1 between 0.85 and 0.95.
@@ -48,6 +48,7 @@ class Model(LightningModule):
             div_factor: 1cycle: peak learning rate divided by the initial one.
             compile_mode: Mode of torch.compile for the network.
             channels_last: Keep convolutions in NHWC, which Tensor Cores prefer.
+            **network: The options of model.py.
         """
         super().__init__()
         self.lr = lr  # lr_find sets it
@@ -57,13 +58,13 @@ class Model(LightningModule):
         self.div_factor = div_factor
         self.seed = torch.initial_seed()  # that of `seed_everything`
 
-        self.net: nn.Module = build(net, spec)
+        self.net: nn.Module = build(ModelConfig(**network), data.spec)
         if channels_last:
             self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if compile_mode != "off":
             # in place: the names of parameters stay the same
             self.net.compile(dynamic=False, mode=compile_mode)
-        self.prepare = Prepare(spec, source)
+        self.prepare = Prepare(data.spec, data.source)
         self.train_means = Means(of_nothing=0.0)
         self.val_means = Means()
         self.step_mean = StepMean(self.mean_over_ranks)
@@ -190,13 +191,8 @@ class Model(LightningModule):
         )
 
     def seeded(self, number: int) -> torch.Generator:
-        """Seed the device's default generator, from which dropout draws as well, and return it."""
+        """Seed the random numbers of a batch: dropout, and the returned ones for augmentation."""
         number %= 2**63
-        if self.device.type == "cpu":
-            return torch.default_generator.manual_seed(number)
-        if self.device.index is None:  # mps, whose default generator is not public
-            torch.manual_seed(number)
-            return torch.Generator(self.device).manual_seed(number)
-        generators = torch.get_device_module(self.device).default_generators
-        default: torch.Generator = generators[self.device.index]
-        return default.manual_seed(number)
+        default = torch.manual_seed(number)
+        on_cpu = self.device.type == "cpu"
+        return default if on_cpu else torch.Generator(self.device).manual_seed(number)

@@ -11,13 +11,14 @@ import atexit
 import os
 import sys
 import warnings
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from jsonargparse import set_parsing_settings
+from jsonargparse import Namespace, set_parsing_settings
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from torch.optim import Optimizer
 
@@ -34,15 +35,21 @@ EXPECTED_WARNINGS = (
     "dirpath has changed",  # of `validate`
     "custom batch sampler",  # of `predict`
     "dataloader is not resumable",  # the data module is
+    "accumulate the metric across devices",  # Means does
 )
 
 
 class CLI(LightningCLI):
-    """LightningCLI for a model that needs the shapes of the data."""
+    """LightningCLI with the sizes of model.py, and the `Spec` of a checkpoint."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.link_arguments("data.spec", "model.spec", apply_on="instantiate")
-        parser.link_arguments("data.source", "model.source", apply_on="instantiate")
+        parser.link_arguments("data", "model.data", apply_on="instantiate")
+        parser.add_argument(
+            "--float32_matmul_precision",
+            type=Literal["highest", "high", "medium"],
+            default="highest",
+            help="Precision of matrix products and convolutions in fp32; high: TF32 on GPUs.",
+        )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse twice: first for the network's size, whose values are then the defaults."""
@@ -53,8 +60,10 @@ class CLI(LightningCLI):
             if word.startswith("--config") and Path(file).is_file():
                 load(file)  # refuses a section that stands twice
         given = parser.parse_args(words, defaults=False)
-        section = f"{given.subcommand}.model.net" if "subcommand" in given else "model.net"
-        network = ModelConfig(**given.get(section, {}))
+        section = f"{given.subcommand}.model" if "subcommand" in given else "model"
+        names = {field.name for field in fields(ModelConfig)}
+        options = vars(given.get(section) or Namespace())
+        network = ModelConfig(**{name: options[name] for name in names & options.keys()})
         parser.set_defaults({f"{section}.{name}": value for name, value in vars(network).items()})
         super().parse_arguments(parser, args)
 
@@ -65,6 +74,9 @@ class CLI(LightningCLI):
         if "ckpt_path" in options:
             # a checkpoint cannot execute code; Lightning's default trusts one from a URL
             options.weights_only = True
+        Data.saved_spec = saved_spec(options)
+        torch.set_float32_matmul_precision(options.float32_matmul_precision)
+        torch.backends.cudnn.allow_tf32 = options.float32_matmul_precision != "highest"
 
     @staticmethod
     def configure_optimizers(
@@ -81,12 +93,28 @@ class CLI(LightningCLI):
         return {"optimizer": optimizer, "lr_scheduler": options}
 
 
+def saved_spec(options: Namespace) -> dict[str, Any] | None:
+    """Return the `Spec` in the checkpoint that will be loaded, if there is one."""
+    path = options.get("ckpt_path")
+    if path == "last":
+        logger = options.get("trainer.logger.init_args") or Namespace()
+        folder = Path(
+            logger.get("save_dir", ""), logger.get("name") or "", f"{logger.get('version')}"
+        )
+        checkpoints = folder.glob("checkpoints/last*.ckpt")
+        path = max(checkpoints, key=lambda file: file.stat().st_mtime, default=None)
+    if path is None or not Path(path).is_file():
+        return None
+    checkpoint = torch.load(path, mmap=True, weights_only=True)
+    spec: dict[str, Any] | None = checkpoint.get("Data", {}).get("spec")
+    return spec
+
+
 def main() -> None:
     """Run the subcommand of the command line."""
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     for message in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", f"[\\s\\S]*{message}")
-    torch.set_float32_matmul_precision("high")
     # Lightning destroys NCCL's group alone at exit; gloo's threads can abort the end of Python
     atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
     with one_line():

@@ -125,7 +125,7 @@ def rows(folder: Path, split: str) -> list[dict[str, Any]]:
 
 def newest(folder: Path) -> dict[str, Any]:
     """Return what of the newest checkpoint of a run does not depend on time."""
-    checkpoint = torch.load(folder / "first/checkpoints/last-steps.ckpt", weights_only=True)
+    checkpoint = torch.load(folder / "first/checkpoints/last.ckpt", weights_only=True)
     names = (
         "global_step",
         "state_dict",
