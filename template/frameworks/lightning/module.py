@@ -23,8 +23,6 @@ from .model import ModelConfig, build
 class Model(LightningModule):
     """Trains the network of model.py."""
 
-    trainer: Any
-
     def __init__(
         self,
         data: Data,

@@ -62,8 +62,8 @@ class CLI(LightningCLI):
         given = parser.parse_args(words, defaults=False)
         section = f"{given.subcommand}.model" if "subcommand" in given else "model"
         names = {field.name for field in fields(ModelConfig)}
-        options = vars(given.get(section) or Namespace())
-        network = ModelConfig(**{name: options[name] for name in names & options.keys()})
+        options: Any = given.get(section, {})
+        network = ModelConfig(**{name: options[name] for name in names if name in options})
         parser.set_defaults({f"{section}.{name}": value for name, value in vars(network).items()})
         super().parse_arguments(parser, args)
 
@@ -97,7 +97,7 @@ def saved_spec(options: Namespace) -> dict[str, Any] | None:
     """Return the `Spec` in the checkpoint that will be loaded, if there is one."""
     path = options.get("ckpt_path")
     if path == "last":
-        logger = options.get("trainer.logger.init_args") or Namespace()
+        logger: Any = options.get("trainer.logger.init_args") or {}
         folder = Path(
             logger.get("save_dir", ""), logger.get("name") or "", f"{logger.get('version')}"
         )
