@@ -27,7 +27,11 @@ def join(device: str) -> None:
     logging.getLogger("accelerate").setLevel(logging.ERROR)
 
 
-def create(cfg: Config, folder: Path | None = None, *trackers: Any) -> Accelerator:
+def create(
+    cfg: Config,
+    folder: Path | None = None,
+    *trackers: Any,
+) -> Accelerator:
     """Return the Accelerator, after `join`, with these trackers and that of the config.
 
     Its sample order follows from the seed and the epoch, and is the same on any number of

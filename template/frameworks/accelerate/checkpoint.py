@@ -37,7 +37,12 @@ class Progress:
         vars(self).update(state)
 
 
-def save(accelerator: Accelerator, folder: Path, step: int, keep: int) -> None:
+def save(
+    accelerator: Accelerator,
+    folder: Path,
+    step: int,
+    keep: int,
+) -> None:
     """Save a checkpoint of the run in this folder, then delete all but the newest ones."""
     checkpoints = folder / "checkpoints"
     replace(accelerator, checkpoints / f"step-{step:08d}", accelerator.save_state)
@@ -52,7 +57,11 @@ def find(folder: Path) -> Path | None:
     return max(folder.glob("checkpoints/step-*"), default=None)
 
 
-def load(accelerator: Accelerator, folder: Path, optimizer: Optimizer) -> None:
+def load(
+    accelerator: Accelerator,
+    folder: Path,
+    optimizer: Optimizer,
+) -> None:
     """Load the newest checkpoint of a run, if there is one; the options stay the config's.
 
     Raises:
@@ -73,7 +82,11 @@ def load(accelerator: Accelerator, folder: Path, optimizer: Optimizer) -> None:
         group.update(own)
 
 
-def replace(accelerator: Accelerator, folder: Path, write: Callable[[str], object]) -> None:
+def replace(
+    accelerator: Accelerator,
+    folder: Path,
+    write: Callable[[str], object],
+) -> None:
     """Write a folder under a temporary name, and rename it: a kill leaves no half of one."""
     partial = folder.with_name(f".{folder.name}.partial")
     if accelerator.is_main_process:

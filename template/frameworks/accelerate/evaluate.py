@@ -57,7 +57,10 @@ class Means:
 
 @torch.no_grad()  # and not inference mode: the loss may have derivatives in it
 def evaluate(
-    accelerator: Accelerator, net: nn.Module, batches: Iterable[Any], prepare: Prepare
+    accelerator: Accelerator,
+    net: nn.Module,
+    batches: Iterable[Any],
+    prepare: Prepare,
 ) -> dict[str, float]:
     """Return the metrics of all samples in the prepared batches."""
     means = Means(accelerator)
@@ -96,7 +99,11 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     return cfg, net.to(device), val_set, spec
 
 
-def evaluate_run(folder: Path, device: Device, split: str = "val") -> dict[str, float]:
+def evaluate_run(
+    folder: Path,
+    device: Device,
+    split: str = "val",
+) -> dict[str, float]:
     """Return the metrics of a run's best weights on the validation or the test split."""
     join(device)
     cfg, net, samples, spec = load_run(folder, torch.device("cpu"))

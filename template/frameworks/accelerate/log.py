@@ -67,7 +67,12 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Do nothing: config.json has the config."""
 
-    def log(self, values: dict[str, float], step: int, **_: Any) -> None:
+    def log(
+        self,
+        values: dict[str, float],
+        step: int,
+        **_: Any,
+    ) -> None:
         """Write the values of `split/name` as a row of that split."""
         split = next(iter(values)).split("/")[0]
         row = {name.removeprefix(f"{split}/"): value for name, value in values.items()}

@@ -154,8 +154,8 @@ def train(cfg: Config) -> dict[str, float]:
             if should_validate:
                 results = validate()
 
-    # DDP before its process group: the last of the two waits for gloo's threads, and DDP does so with
-    # the GIL, which a thread needs to free a tensor.
+    # DDP before its process group: the last of both waits for gloo's threads, which may need the
+    # GIL to free a tensor, and DDP does not release it.
     [model] = accelerator.free_memory(model)
     accelerator.end_training()
     if progress.step < plan.total_steps:
@@ -174,7 +174,11 @@ def run_folder(cfg: Config) -> Path:
     return cfg.run.dir / str(names[0])
 
 
-def check_record(cfg: Config, folder: Path, processes: int) -> Path | None:
+def check_record(
+    cfg: Config,
+    folder: Path,
+    processes: int,
+) -> Path | None:
     """Refuse to resume a run with other options; return its folder if it has a checkpoint."""
     if checkpoint.find(folder) is None:
         return None
@@ -196,7 +200,11 @@ def check_samples(
     return must_stay
 
 
-def is_best(accelerator: Accelerator, progress: checkpoint.Progress, loss: float) -> bool:
+def is_best(
+    accelerator: Accelerator,
+    progress: checkpoint.Progress,
+    loss: float,
+) -> bool:
     """Whether a validation is the best so far; one that is not finite never is."""
     if not math.isfinite(loss):
         what = f"the loss is {loss} in the validation of step {progress.step:,}"
@@ -217,7 +225,11 @@ def is_finished(cfg: Config) -> bool:
     return True
 
 
-def build_model(cfg: Config, spec: data.Spec, device: torch.device) -> nn.Module:
+def build_model(
+    cfg: Config,
+    spec: data.Spec,
+    device: torch.device,
+) -> nn.Module:
     """Return the model, with the memory format and the compilation of the config."""
     model: nn.Module = build(cfg.model, spec)
     channels_last = cfg.speed.channels_last
@@ -230,7 +242,11 @@ def build_model(cfg: Config, spec: data.Spec, device: torch.device) -> nn.Module
     return model
 
 
-def build_adamw(model: nn.Module, cfg: OptimConfig, fused: bool) -> AdamW:
+def build_adamw(
+    model: nn.Module,
+    cfg: OptimConfig,
+    fused: bool,
+) -> AdamW:
     """Return AdamW: no weight decay for biases, norms and the model's `no_weight_decay`."""
     exempt = no_weight_decay(model)
     decayed = []
@@ -247,10 +263,21 @@ def build_adamw(model: nn.Module, cfg: OptimConfig, fused: bool) -> AdamW:
         {"params": rest, "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    return AdamW(groups, lr=cfg.lr, betas=(0.9, cfg.beta2), eps=cfg.eps, fused=fused)
+    return AdamW(
+        groups,
+        lr=cfg.lr,
+        betas=(0.9, cfg.beta2),
+        eps=cfg.eps,
+        fused=fused,
+    )
 
 
-def one_cycle(optimizer: AdamW, cfg: OptimConfig, total_steps: int, done: int = 0) -> OneCycleLR:
+def one_cycle(
+    optimizer: AdamW,
+    cfg: OptimConfig,
+    total_steps: int,
+    done: int = 0,
+) -> OneCycleLR:
     """Return 1cycle after so many steps: Smith and Topin 2018 (arXiv:1708.07120)."""
     steps = max(total_steps, 3)  # torch divides by zero where the rise or the fall has no step
     return OneCycleLR(
@@ -277,7 +304,11 @@ def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def clip(accelerator: Accelerator, model: nn.Module, most: float | None) -> torch.Tensor:
+def clip(
+    accelerator: Accelerator,
+    model: nn.Module,
+    most: float | None,
+) -> torch.Tensor:
     """Clip the gradients of the global batch; return their norm before that."""
     norm: Any = accelerator.clip_grad_norm_(model.parameters(), most or math.inf)
     # of the shards of FSDP
@@ -285,7 +316,11 @@ def clip(accelerator: Accelerator, model: nn.Module, most: float | None) -> torc
     return whole
 
 
-def check_finite(row: dict[str, float], step: int, fp16: bool) -> None:
+def check_finite(
+    row: dict[str, float],
+    step: int,
+    fp16: bool,
+) -> None:
     """Refuse to go on with NaN or infinity; fp16 skips a step whose gradients are not finite."""
     if math.isfinite(row["loss"]) and (fp16 or math.isfinite(row["grad_norm"])):
         return

@@ -67,7 +67,13 @@ class Data(LightningDataModule):
         shape = (samples // global_batch_size * accumulate, ranks, self.batch_size)
         rank = self.trainer.global_rank
         sampler = TrainSampler(samples, shape, rank, self.seed, self.first_batch)
-        return DataLoader(train_set, self.batch_size, sampler=sampler, **self.options(train_set))
+        options = self.options(train_set)
+        return DataLoader(
+            train_set,
+            self.batch_size,
+            sampler=sampler,
+            **options,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position and the `Spec`, which Lightning keeps in each checkpoint."""

@@ -37,6 +37,11 @@ def load_run(folder: Path, device: torch.device) -> tuple[Namespace, torch.nn.Mo
 
     _, val_set, spec = load_data(data, cfg.data, checkpoint["Data"]["spec"])
     net: torch.nn.Module = build(cfg.model, spec)
-    module = torch.nn.ModuleDict({"net": net, "prepare": data.Prepare(spec, cfg.data)})
+    module = torch.nn.ModuleDict(
+        {
+            "net": net,
+            "prepare": data.Prepare(spec, cfg.data),
+        }
+    )
     module.load_state_dict(checkpoint["state_dict"])
     return cfg, net.to(device), val_set, spec

@@ -57,7 +57,12 @@ class Batches(list[list[int]]):
     """The indices of each batch: Lightning's predict sets attributes, which a list lacks."""
 
 
-def even_batches(samples: int, batch_size: int, ranks: int, rank: int) -> Batches:
+def even_batches(
+    samples: int,
+    batch_size: int,
+    ranks: int,
+    rank: int,
+) -> Batches:
     """Give each rank other samples, in equally many batches, as collectives need."""
     own = range(rank, samples, ranks)
     count = math.ceil(samples / (ranks * batch_size))
@@ -74,7 +79,9 @@ def load_batch(dataset: Any, indices: list[int]) -> Any:
 
 def collate(samples: Any) -> Any:
     """Return a tuple or a dict; what `__getitems__` returned as one of these is a batch already."""
-    batch = default_collate(samples) if isinstance(samples, list) else samples
+    batch = samples
+    if isinstance(samples, list):
+        batch = default_collate(samples)
     if isinstance(batch, dict):
         return batch
     return (batch,) if isinstance(batch, Tensor) else tuple(batch)

@@ -70,7 +70,12 @@ class RunLog(SaveConfigCallback):
         if not trainer.sanity_checking:
             self._write(trainer, "val", {})
 
-    def _write(self, trainer: Any, split: str, speed: dict[str, float]) -> None:
+    def _write(
+        self,
+        trainer: Any,
+        split: str,
+        speed: dict[str, float],
+    ) -> None:
         """Write a row and begin an interval: the speed does not count the time of a validation."""
         self._begin_interval(trainer)
         step = trainer.global_step

@@ -33,7 +33,13 @@ class Means(Metric):  # type: ignore[misc, unused-ignore]  # mypy may not read t
     def _zeros(self, total: Tensor | float) -> Tensor:
         no_float64 = self.device.type in ("mps", "xpu")
         dtype = torch.float32 if no_float64 else torch.float64
-        return torch.zeros(2, *torch.as_tensor(total).shape, dtype=dtype, device=self.device)
+        size = torch.as_tensor(total).shape
+        return torch.zeros(
+            2,
+            *size,
+            dtype=dtype,
+            device=self.device,
+        )
 
     def compute(self) -> dict[str, Tensor]:
         """Return each sum divided by its count; of several, the mean over those with a count."""

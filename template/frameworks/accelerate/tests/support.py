@@ -67,7 +67,11 @@ def train_here(folder: Path, *options: str) -> dict[str, float]:
     return program.train(parse([*SMALL, f"--run.dir={folder}", *options]))
 
 
-def run_program(module: str, *arguments: object, ranks: int = 1) -> None:
+def run_program(
+    module: str,
+    *arguments: object,
+    ranks: int = 1,
+) -> None:
     """Run the `__main__` part of a test module in one process, or in several by torchrun."""
     root = Path(__file__).parents[2]
     command = [sys.executable]
@@ -78,7 +82,11 @@ def run_program(module: str, *arguments: object, ranks: int = 1) -> None:
     command += map(str, arguments)
     path = f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+        command,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -127,10 +135,16 @@ def equal(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(equal, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else bool(a == b)
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    return bool(a == b)
 
 
-def check_close(folder: Path, other: Path, *splits: str) -> None:
+def check_close(
+    folder: Path,
+    other: Path,
+    *splits: str,
+) -> None:
     """Compare the rows of two runs whose sums have another order."""
     for split in splits:
         ours = rows(folder, split)

@@ -82,13 +82,22 @@ def config(folder: Path) -> str:
 
 
 @few_samples()
-def train_here(folder: Path, *options: str, command: str = "fit") -> None:
+def train_here(
+    folder: Path,
+    *options: str,
+    command: str = "fit",
+) -> None:
     """Train in this process; the run is `folder/first`."""
     with mock.patch.object(sys, "argv", ["train", command, config(folder), *options]):
         main()
 
 
-def run_ranks(module: str, *arguments: object, ranks: int, expect: int = 0) -> None:
+def run_ranks(
+    module: str,
+    *arguments: object,
+    ranks: int,
+    expect: int = 0,
+) -> None:
     """Run the `__main__` part of a test module under torchrun."""
     path = f"{ROOT}/src{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     command = [
