@@ -1,0 +1,154 @@
+"""`fastproj tune` and `bench` on interpreters, rows, records and YAML that cannot be meant: one line each.
+
+The stand-in for the project's Python is a shell script.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from fastproj.runs import project, trials
+from program import Fastproj
+
+MACHINE = '{"device": "cpu", "name": "n", "capability": [0, 0], "cores": 2, "torch": "t"}'
+ROW = '{"split": "train", "step": %d, "samples_per_second": 10.0, "seconds": %d}'
+ROWS = "".join(f"{ROW % (step, step)}\n" for step in range(9))
+CONFIG = json.dumps({"config": {"train": {"batch_size": 4, "gradient_accumulation_steps": 1}}})
+SCRIPT = """#!/bin/sh
+if [ "$1" = -c ]; then cat "{folder}/machine"; exit; fi
+for word; do case $word in --run.dir=*) run=${{word#*=}}/trial;; esac; done
+mkdir "$run"
+cp "{folder}/config.json" "$run"
+cp "{folder}/metrics.jsonl" "$run"
+exec sleep 600
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A project whose training is a script that copies files of the test."""
+    folder = tmp_path / "proj"
+    for name in ("configs/default.yaml", "src/proj/train.py", "src/proj/model.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    (folder / "configs/default.yaml").write_text("train: {}\n")
+    (folder / ".copier-answers.yml").write_text("framework: pytorch\n")
+    (folder / "machine").write_text(MACHINE)
+    (folder / "metrics.jsonl").write_text(ROWS)
+    (folder / "config.json").write_text(CONFIG)
+    python = folder / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(SCRIPT.format(folder=folder))
+    python.chmod(0o755)
+    return folder
+
+
+BAD = {
+    "machine": [
+        "",
+        "torch",
+        "[1]",
+        "{}",
+        MACHINE.replace("2,", '"x",'),
+        MACHINE.replace("[0, 0]", "5"),
+    ],
+    "metrics.jsonl": [
+        "no JSON\n",
+        "[1]\n",
+        '{"split": "train"}\n',
+        ROWS + '{"split": "train", "step": 9, "seconds": "soon"}\n',
+        ROWS.replace("10.0", "NaN"),
+        ROWS.replace("10.0", "-1"),
+        '{"split": "train", "step": 1, "loss": 1.0}\n',
+        100_000 * "[" + "\n",
+    ],
+    "config.json": ["", "[]", "{}", '{"config": 5}', '{"config":' * 100_000],
+    "configs/default.yaml": ["a: [", "- 1\n", "\t", "&a [*a]\n", "5\n"],
+    ".copier-answers.yml": ["components: 5\n", "components: {a: 1}\n", "- 1\n", "a: [\n"],
+}
+
+
+@pytest.mark.parametrize(("file", "content"), [(file, text) for file in BAD for text in BAD[file]])
+def test_bad_input_is_one_line(file: str, content: str, fastproj: Fastproj, folder: Path) -> None:
+    (folder / file).write_text(content)
+    for command in (["tune", "--only", "batch"], ["bench", "batch"]):
+        done = fastproj(*command, "--seconds", "0", cwd=folder)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert not (folder / "configs/tuned.yaml").exists()
+
+
+ODD = {
+    "config.json": [
+        '{"config": {}}',
+        '{"config": {"train": 5}}',
+        CONFIG.replace("4", '"x"'),
+        CONFIG.replace("4", "null"),
+        CONFIG.replace("4", "[1]"),
+        CONFIG.replace("1}", "0}"),
+    ],
+    "configs/default.yaml": ["trainer: 5\n", "trainer: {callbacks: [5, {class_path: [1]}]}\n"],
+    ".copier-answers.yml": ["framework: [1]\n", "framework: 5\n", "components: [5, [1]]\n"],
+    "src/proj/model.py": ["\x00"],
+}
+
+
+@pytest.mark.parametrize(("file", "content"), [(file, text) for file in ODD for text in ODD[file]])
+def test_odd_input_is_tried(file: str, content: str, fastproj: Fastproj, folder: Path) -> None:
+    (folder / file).write_text(content)
+    stages = ["--only", "precision,channels_last,batch,workers,prefetch"]
+    done = fastproj("tune", *stages, "--rounds", "1", "--seconds", "0", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "No option was proven faster" in done.stdout
+
+
+@pytest.mark.parametrize("shebang", ["#!/no/interpreter", "", "\x7fELF"])
+def test_interpreter_that_does_not_run_is_one_line(
+    shebang: str, fastproj: Fastproj, folder: Path
+) -> None:
+    (folder / ".venv/bin/python").write_text(f"{shebang}\nexit 3\n")
+    done = fastproj("tune", cwd=folder)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+
+
+def test_what_hangs_is_ended(
+    fastproj: Fastproj, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "LONGEST_S", 0.2)
+    monkeypatch.setattr(project, "PROBE_S", 0.2)
+    (folder / "metrics.jsonl").write_text("")
+    done = fastproj("bench", cwd=folder)
+    assert "the training command fails: not 3 rows of metrics within the time" in done.stderr
+    (folder / ".venv/bin/python").write_text("#!/bin/sh\nexec sleep 600\n")
+    assert "takes over 0.2 s to import torch" in fastproj("bench", cwd=folder).stderr
+
+
+def test_nothing_is_written_through_a_link(
+    fastproj: Fastproj, folder: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    tuned = folder / "configs/tuned.yaml"
+    tuned.symlink_to(outside)
+    done = fastproj("tune", cwd=folder)
+    assert f"fastproj: {tuned} is elsewhere through a link" in done.stderr
+    tuned.unlink()
+    (folder / "runs").mkdir()
+    (folder / "runs/bench.json").symlink_to(outside)
+    options = ["--rounds", "1", "--seconds", "0"]
+    assert fastproj("bench", "bf16", *options, cwd=folder).returncode == 0
+    assert not outside.exists()
+
+
+def test_what_auto_stands_for_is_not_tried(fastproj: Fastproj, folder: Path) -> None:
+    """The first lines of a run say it."""
+    config = {"speed": {"precision": "auto"}, "loader": {"num_workers": "auto"}}
+    (folder / "config.json").write_text(json.dumps({"config": config}))
+    lines = "bf16: the CPU has avx512_bf16\\n1 workers: one per core of the rank, at most 32\\n"
+    script = SCRIPT.format(folder=folder).replace("mkdir", f'printf "{lines}"\nmkdir')
+    (folder / ".venv/bin/python").write_text(script)
+    stages = ["--only", "precision,workers"]
+    done = fastproj("tune", *stages, "--rounds", "1", "--seconds", "0", cwd=folder)
+    assert [line.split(":")[0].split()[1:] for line in done.stdout.splitlines()[:-1]] == [
+        ["speed.precision", "fp32"],
+        ["loader.num_workers", "0"],
+        ["loader.num_workers", "2"],
+    ]
