@@ -122,9 +122,27 @@ def test_help_shows_every_field_with_its_docstring(
     assert caught.value.code == 0
     for section in dataclasses.fields(p.components.Config):
         for field in dataclasses.fields(section.type):  # type: ignore[arg-type]
-            assert f"--{section.name}.{field.name}" in shown
+            name = f"--{section.name}.{field.name}"
+            about = shown.rpartition(f" {name} ")[2].partition(" --")[0]
+            assert about
+            interval = field.metadata.get("interval")
+            assert interval is None or f", in {interval}, default: " in about, name
     assert "Peak learning rate" in shown
     assert "known_default" not in shown
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--optim.lrate=1", "the keys of optim are lr, .* Did you mean --optim.lr\\?"),
+        ("--lr=1", "the sections are run, .* Did you mean --optim.lr\\?"),
+        ("--emma.decay=1", "the sections are run, .*, and those of added components"),
+    ],
+)
+def test_unknown_option_names_what_exists(tiny: MakePackage, option: str, hint: str) -> None:
+    p = tiny()
+    with pytest.raises(p.errors.UserError, match=f"{option[:-2]}; {hint}"):
+        p.options(option)
 
 
 def test_saved_config_is_read_again(package: MakePackage) -> None:
@@ -232,7 +250,10 @@ def test_every_key_that_overrides_another_one_exists_and_is_off_when_null_or_fal
         ),
         ("train: 1", r"train is 1 in .*c.yaml, but a section has keys"),
         ("- a", r"c.yaml needs sections, such as train"),
-        ("train: {stpes: 1}", r"unrecognized arguments: --train.stpes in .*c.yaml"),
+        (
+            "train: {stpes: 1}",
+            r"--train.stpes in .*c.yaml; the keys of train are .* Did you mean --train.steps\?",
+        ),
         (
             "run: {name: [1]}",
             r"run.name needs a text or null, not a list: quote the value in .*c.yaml",

@@ -15,7 +15,7 @@ from jsonargparse import ArgumentParser, set_parsing_settings
 from yaml import YAMLError
 
 from .config_base import Section, is_folder_name, within
-from .config_files import resolve
+from .config_files import resolve, with_ranges
 from .data import DataConfig
 from .errors import UserError
 from .model import ModelConfig
@@ -250,6 +250,9 @@ def parse(
         raise UserError(line) from None
     if shows:  # with the values of this command, and exit
         parser.set_defaults(_flat(asdict(cfg)))
+        if {"-h", "--help"}.intersection(shows):
+            print(with_ranges(parser.format_help(), kind))
+            raise SystemExit(0)
         parser.parse_args(shows)
     return cfg
 

@@ -1,6 +1,7 @@
 """YAML files of options, read as if their options stood on the command line."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import Field, fields
 from types import NoneType
@@ -37,16 +38,48 @@ def resolve(words: list[str], config: type) -> list[str]:
         if name == "config":
             for key, given in read_file(value).items():
                 if key not in keys:
-                    raise UserError(f"unrecognized arguments: --{key} in {value}")
+                    raise _unknown(key, keys, f" in {value}")
                 resolved.append(f"--{key}={_as_text(key, given, keys[key].type, f' in {value}')}")
                 turns[key] = max(turn, turns.get(key, 0))
         elif name in keys:
             given = None if value == "null" else value
             resolved.append(f"--{name}={_as_text(name, given, keys[name].type, '')}")
             turns[name] = len(words) + 1
+        elif name and name.rpartition(".")[0] not in keys:  # not an item of a dict
+            raise _unknown(name, keys, "")
         else:
             resolved.append(word)
     return resolved + _turned_off(keys, turns)
+
+
+def _unknown(name: str, keys: dict[str, Key], place: str) -> UserError:
+    """Return an error that names the closest key, and the keys of the section."""
+    from difflib import get_close_matches  # not for a training
+
+    section = name.partition(".")[0]
+    siblings = [key for key in keys if key.startswith(f"{section}.")]
+    endings = {key.partition(".")[2]: key for key in keys}
+    close = get_close_matches(name, keys, 1) or get_close_matches(name, endings, 1)
+    meant = f" Did you mean --{endings.get(close[0], close[0])}?" if close else ""
+    if siblings:
+        exist = (
+            f"the keys of {section} are {', '.join(key[len(section) + 1 :] for key in siblings)}"
+        )
+    else:
+        sections = dict.fromkeys(key.partition(".")[0] for key in keys)
+        exist = f"the sections are {', '.join(sections)}, and those of added components"
+    return UserError(f"unrecognized arguments: --{name}{place}; {exist}.{meant}")
+
+
+def with_ranges(text: str, config: type) -> str:
+    """Return the help of the options with the intervals of numbers, before their defaults."""
+    for section in fields(config):
+        for item in fields(section.type):  # type: ignore[arg-type]
+            if interval := item.metadata.get("interval"):
+                option = re.escape(f"  --{section.name}.{item.name} ")
+                place = rf"(\n{option}.*?,)(\s+default:)"
+                text = re.sub(place, rf"\1 in {interval},\2", text, count=1, flags=re.DOTALL)
+    return text
 
 
 def read_file(file: str) -> dict[str, Any]:
