@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -120,9 +121,61 @@ def test_pip_takes_the_same_build(
         ).stdout
 
     with_pip = steps("UV=")
-    assert "pip install --quiet --editable . --group dev\n" in with_pip
-    from_index = re.findall(r"install --quiet '(\S+)' --index-url (\S+)", with_pip)
+    assert "pip install --editable . --group dev\n" in with_pip
+    from_index = re.findall(r"install '(\S+)' --index-url (\S+)", with_pip)
     assert from_index == ([("torch>=2.11", index)] if index else [])
     with_uv = steps("UV=/bin/uv")
     assert f"UV_PROJECT_ENVIRONMENT={tmp_path}/venv /bin/uv sync" in with_uv
     assert "pip install" not in with_uv
+
+
+RECORDER = """#!/bin/sh
+[ "$2" != venv ] || { mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; }
+echo "$0 $*" >> $LOG
+exit ${FAILS:-0}
+"""
+
+
+def test_setup_remembers_how_it_was_called(project: Project, tmp_path: Path) -> None:
+    folder = shutil.copytree(project(FRAMEWORKS[0], MODELS[0]), tmp_path / "proj")
+    log = tmp_path / "log"
+    for name in ("python", "uv"):
+        (tmp_path / name).write_text(RECORDER)
+        (tmp_path / name).chmod(0o755)
+
+    def setup(*arguments: str, **changes: str) -> tuple[int, str, str]:
+        """Return the status, the output, and what was called."""
+        log.write_text("")
+        command = ["make", "setup", f"PYTHON={tmp_path}/python", *arguments]
+        path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+        environment = os.environ | {"PATH": path, "LOG": str(log)} | changes
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout + done.stderr, log.read_text()
+
+    status, output, called = setup(FAILS="1")
+    assert status != 0
+    assert "uv failed; if it cannot reach an index, pip may: make setup UV= TORCH_INDEX=" in output
+    status, output, called = setup("UV=", "TORCH_INDEX=")
+    assert (status, "setup: ready" in output) == (0, True), output
+    assert "torch is the largest download" in output
+    with_pip = "-m pip install --editable . --group dev"
+    assert (with_pip in called, "--index-url" in called, "uv sync" in called) == (
+        True,
+        False,
+        False,
+    )
+    assert setup()[2] == "", "nothing is left to do"
+    os.utime(folder / "pyproject.toml", (2**33, 2**33))  # as `fastproj add` changes it
+    _, _, called = setup()
+    assert (with_pip in called, "--index-url" in called, "uv sync" in called) == (
+        True,
+        False,
+        False,
+    )
+    os.utime(folder / "pyproject.toml", (0, 0))
+    assert (
+        "--index-url https://example.org/cu126" in setup("TORCH_INDEX=https://example.org/cu126")[2]
+    )
+    assert "uv sync" in setup(f"UV={tmp_path}/uv")[2]
