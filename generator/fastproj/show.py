@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # no command needs all of them
     from .updating.project import Status
     from .updating.update import UpdateResult
 
+_NO_HOOKS = "-c core.hooksPath=/dev/null"
+
 
 def write(text: str) -> None:
     """Print what was done, which is done also if nobody can read it; wrap it for a terminal.
@@ -214,30 +216,35 @@ def _diff_or_next_steps(result: UpdateResult, dry_run: bool) -> list[str]:
 def _next_steps(result: UpdateResult) -> list[str]:
     """Return the commands that commit what is staged, or undo it."""
     top = result.project.repository.top
+    where = result.project.repository.where
     git = "git" if os.path.samefile(".", top) else f"git -C {_quoted(top)}"
+    merge = result.merge
+    if merge is None:
+        return []
+    steps = ["Next, review and commit:", f"  {git} diff --staged"]
+    steps.append(f"  {git} commit -m {shlex.quote(result.message)}")
+    everything = (
+        f"{git} read-tree --reset {merge.tree[:12]} && "  # without entries in conflict
+        f"{git} {_NO_HOOKS} restore --source=HEAD --staged --worktree -- {_quoted(where)}"
+    )
     if result.conflicts:
-        return [
+        steps = [
             "Resolve the conflicts (git status lists them), git add the files, "
             "then review and commit:",
             f"  {git} cherry-pick --continue",
-            "Or undo it:",
-            f"  {git} cherry-pick --abort",
         ]
-    tree = result.merge.tree[:12] if result.merge else "HEAD"
-    return [
-        "Next, review and commit:",
-        f"  {git} diff --staged",
-        f"  {git} commit -m {shlex.quote(result.message)}",
-        "Or undo it, which keeps other changes:",
-        f"  {git} read-tree -m -u {tree} HEAD",
-    ]
+        everything += f" && {git} {_NO_HOOKS} cherry-pick --quit"
+    steps += ["Or undo it, and all later changes of tracked files here:", f"  {everything}"]
+    if merge.undo:
+        steps += ["Or undo it, and keep later changes of other files:", f"  {git} {merge.undo}"]
+    return steps
 
 
 def _text(lines: Iterable[str]) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _quoted(path: Path) -> str:
+def _quoted(path: Path | str) -> str:
     """Return a path as an argument in a shell; bash, zsh and ksh read `$'...'`."""
     if str(path).isprintable():
         return shlex.quote(str(path))

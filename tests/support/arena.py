@@ -234,6 +234,10 @@ def _rendered(folder: Path) -> Entries:
 def _is_moved(path: str, old: Entries, mine: Entries) -> bool:
     """Whether the user or the template moved a file to this path, so that it has the changes of both."""
     loop = "src/proj/loop.py"
-    return path == "src/proj/motor.py" or (
-        path == "src/proj/train.py" and mine.get(loop) != old.get(loop)
+    has_moved = "src/net/engine.py" in mine
+    return (
+        path == "src/proj/motor.py"
+        or path.startswith(("src/net/", "shared/configs/"))
+        or (has_moved and path.startswith("src/proj/"))
+        or (path == "src/proj/train.py" and mine.get(loop) != old.get(loop))
     )

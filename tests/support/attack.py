@@ -60,6 +60,13 @@ EDITS: list[State] = [
     edits.failing_hooks,
     edits.own_attributes,
     edits.deleted_folder,
+    edits.renamed_package,
+    edits.linked_folder,
+    edits.linked_folder_at_new_path,
+    edits.file_instead_of_rendered_folder,
+    edits.crlf_of_renamed_file,
+    edits.renamed_on_both_sides,
+    edits.controlling_names,
 ]
 FAST = [
     "setting fsmonitor_and_hooks",

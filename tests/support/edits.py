@@ -169,5 +169,51 @@ def own_attributes(project: Path) -> None:
     git(project, "checkout", "--", "configs")
 
 
+def renamed_package(project: Path) -> None:
+    (project / PACKAGE).rename(project / "src/net")
+    edit(project / "src/net/engine.py", "return 20\n", "return 20 + 1  # mine, in my package\n")
+
+
+def linked_folder(project: Path) -> None:
+    """A folder that moved, with a link at its old place."""
+    (project / "shared").mkdir()
+    (project / "configs").rename(project / "shared/configs")
+    (project / "configs").symlink_to("shared/configs")
+    edit(project / "shared/configs/default.yaml", "seed: 1", "seed: 7  # mine, behind a link")
+
+
+def linked_folder_at_new_path(project: Path) -> None:
+    """With a committed file where the template will have one."""
+    if not (project / "docs").exists():
+        (project / "pages").mkdir()
+        (project / "pages/new.md").write_text("# My own page behind a link\n")
+        (project / "docs").symlink_to("pages")
+
+
+def file_instead_of_rendered_folder(project: Path) -> None:
+    shutil.rmtree(project / "launch")
+    (project / "launch").write_text("a file of mine where the template has a folder\n")
+
+
+def crlf_of_renamed_file(project: Path) -> None:
+    """The template renames it, too."""
+    file = project / PACKAGE / "loop.py"
+    if file.exists():
+        file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+        edit_bytes(file, b"step 3 of", b"step 3, mine, of")
+
+
+def renamed_on_both_sides(project: Path) -> None:
+    file = project / PACKAGE / "loop.py"
+    if file.exists():
+        file.rename(project / PACKAGE / "cycle.py")
+        edit(project / PACKAGE / "cycle.py", "step 3 of", "step 3, mine, of")
+
+
+def controlling_names(project: Path) -> None:
+    for name in ("esc\x1b[2J", "carriage\rreturn", "right\u202eleft"):
+        (project / name).write_text(f"mine, {name!a}\n")
+
+
 def deleted_folder(project: Path) -> None:
     shutil.rmtree(project / "launch")

@@ -65,6 +65,22 @@ def unfinished(command: str) -> State:
     return state
 
 
+def leftover_sequencer(project: Path) -> None:
+    """Git would go on with the second commit of a cherry-pick whose first one was committed by hand."""
+    for name in ("first", "second"):
+        (project / "README.md").write_text(f"{name}\n")
+        commit(project)
+    last = git(project, "rev-parse", "HEAD")
+    git(project, "reset", "-q", "--hard", "HEAD~2")
+    edit(project / "README.md", "About", "Mine")
+    commit(project)
+    command = ["git", "cherry-pick", f"{last}~1", last]
+    subprocess.run(command, cwd=project, capture_output=True, check=False)
+    commit(project)
+    assert (project / ".git/sequencer").exists()
+    assert not (project / ".git/CHERRY_PICK_HEAD").exists()
+
+
 def assume_unchanged(project: Path) -> None:
     git(project, "update-index", "--assume-unchanged", "src/proj/engine.py")
     edited_another_function(project)
@@ -139,15 +155,16 @@ REFUSED: list[tuple[State, str]] = [
     (staged, "src/proj/engine.py changed since the last commit"),
     (uncommitted_removal, "src/proj/engine.py changed since the last commit"),
     (intent_to_add, "mine.txt changed"),
-    (unfinished("merge other"), "a merge, cherry-pick or rebase is in progress"),
-    (unfinished("rebase other"), "a merge, cherry-pick or rebase is in progress"),
-    (unfinished("cherry-pick other"), "a merge, cherry-pick or rebase is in progress"),
+    (unfinished("merge other"), "git merge --abort"),
+    (unfinished("rebase other"), "git rebase --abort"),
+    (unfinished("cherry-pick other"), "git cherry-pick --abort"),
+    (leftover_sequencer, "git cherry-pick --quit"),
     (assume_unchanged, "--no-assume-unchanged"),
     (sparse, "sparse-checkout disable"),
     (locked_index, "index.lock"),
     (unborn, "no commit yet"),
     (no_repository, "not in a git repository"),
-    (no_answers, "git checkout $(git log -1 --diff-filter=AM"),
+    (no_answers, "git log -p -- .copier-answers.yml"),
     (answers_with("", "empty"), "no keys and values"),
     (answers_with("{", "broken"), "cannot read"),
     (answers_with("_src_path: BUNDLE\ngpus: 0\n", "without_version"), "_commit"),

@@ -190,7 +190,8 @@ def lost_edits(
             of_template[1].split(b"\n")
         )
         missing += [f"{path}: {line!r}" for line in own - lines]
-        if content.count(b"\r\n") > 1 and b"\r\n" not in after.get(path, ("", b""))[1]:
+        is_left = path in after
+        if content.count(b"\r\n") > 1 and is_left and b"\r\n" not in after[path][1]:
             missing.append(f"{path}: its line ends")
         if kind != of_template[0] and path in after and after[path][0] != kind:
             missing.append(f"{path}: its mode")

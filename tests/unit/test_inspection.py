@@ -172,3 +172,41 @@ def test_template_sees_no_variable_and_no_home_of_the_user(
     assert variable == "$MINE"
     assert home != str(tmp_path)
     assert (tmp_path / "proj/set.txt").read_text() == "\n"
+
+
+@pytest.mark.parametrize("url", ["{private}", "file://{private}", "../private"])
+def test_submodule_of_a_template_is_never_a_local_repository(
+    url: str, fastproj: Fastproj, fork: Path, tmp_path: Path
+) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "key.txt").write_text("secret\n")
+    git(private, "init", "-q")
+    commit(private)
+    address = url.format(private=private)
+    module = f'[submodule "x"]\n\tpath = project/x\n\turl = {address}\n'
+    (fork / ".gitmodules").write_text(module)
+    head = git(private, "rev-parse", "HEAD")
+    git(fork, "add", ".gitmodules")
+    git(fork, "update-index", "--add", "--cacheinfo", f"160000,{head},project/x")
+    who = ["-c", "user.name=u", "-c", "user.email=u@example.org"]
+    git(fork, *who, "commit", "-qm", "x")
+    git(fork, "tag", "v0.4.0")
+    result = fastproj("new", "proj", "--yes", "--template", str(fork), cwd=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
+    assert "transport 'file' not allowed" in result.stderr
+    assert not (tmp_path / "proj").exists()
+
+
+@pytest.mark.parametrize("line", ["_src_path: /elsewhere", "'_src_path': x", "_commit: v9.9.9"])
+def test_template_cannot_record_another_one(
+    line: str, fastproj: Fastproj, fork: Path, tmp_path: Path
+) -> None:
+    answers = fork / "project/{{ _copier_conf.answers_file }}.jinja"
+    answers.write_text(f"{answers.read_text()}\n{line}\n")
+    commit(fork)
+    git(fork, "tag", "v0.4.0")
+    result = fastproj("new", "proj", "--yes", "--template", str(fork), cwd=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
+    assert "records another location or version" in result.stderr
+    assert not (tmp_path / "proj").exists()

@@ -1,10 +1,11 @@
 """`fastproj new` in unusual environments: git settings, home folders, other repositories."""
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from program import Fastproj, read_tree
-from updating import git, read_answers
+from updating import commit, git, read_answers
 
 pytestmark = pytest.mark.usefixtures("small_template")
 
@@ -102,3 +103,42 @@ def test_fastproj_home_may_be_relative(value: str, fastproj: Fastproj, tmp_path:
     recorded = Path(str(read_answers(tmp_path / "sub/proj")["_src_path"]))
     assert recorded.is_absolute()
     assert recorded.is_file()
+
+
+def test_home_folder_that_is_not_known(fastproj: Fastproj, tmp_path: Path) -> None:
+    result = fastproj("new", "proj", "--yes", cwd=tmp_path, FASTPROJ_HOME="~nobody-of-this-name/x")
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert "set FASTPROJ_HOME to a writable folder" in result.stderr
+    with mock.patch("pathlib.Path.expanduser", side_effect=RuntimeError):
+        result = fastproj("new", "proj", "--yes", cwd=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert "set FASTPROJ_HOME to a writable folder" in result.stderr
+
+
+def test_name_of_the_user_that_is_too_long_is_no_fault_of_the_template(
+    fastproj: Fastproj, fork: Path, tmp_path: Path
+) -> None:
+    with (fork / "copier.yml").open("a") as questions:
+        limit = "{% if author | length > 100 %}use at most 100 characters{% endif %}"
+        questions.write(f'author: {{type: str, default: me, validator: "{limit}"}}\n')
+    commit(fork)
+    git(fork, "tag", "v0.4.0")
+    (tmp_path / ".gitconfig").write_text(f"[user]\nname = {'long ' * 30}\nemail = a@b\n")
+    command = ["new", "proj", "--yes", "--template", str(fork)]
+    result = fastproj(*command, cwd=tmp_path, HOME=str(tmp_path))
+    assert (result.returncode, result.stderr) == (
+        2,
+        "fastproj: --author: use at most 100 characters\n",
+    )
+    result = fastproj(*command, "--author", "me", cwd=tmp_path, HOME=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+
+
+def test_line_break_in_the_path_is_named(fastproj: Fastproj, tmp_path: Path) -> None:
+    (tmp_path / "two\nlines").mkdir()
+    result = fastproj("new", "proj", "--yes", cwd=tmp_path / "two\nlines")
+    assert result.returncode == 0, result.stderr
+    for command in ("status", "update", "components"):
+        result = fastproj(command, cwd=tmp_path / "two\nlines/proj")
+        assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+        assert "has a line break" in result.stderr

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fastproj.errors import FastprojError
+from fastproj.template.answers import component_table
 from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 from matrix import COMPONENTS, QUESTIONS
@@ -90,7 +92,7 @@ def test_add_stays_at_the_own_version_and_adds_what_is_required(
     commit(team)
     refused = fastproj("remove", "one", cwd=team)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "two requires one" in refused.stderr
+    assert "two requires one: remove two as well" in refused.stderr
     assert fastproj("remove", "one", "two", cwd=team).returncode == 0
     assert not (team / "one.txt").exists()
 
@@ -233,4 +235,109 @@ def test_project_of_a_version_without_components_is_updated_first(
     for arguments in (["components"], ["add", "ema"], ["remove", "ema"]):
         result = fastproj(*arguments, cwd=folder)
         assert (result.returncode, result.stderr.count("\n")) == (1, 1)
-        assert "update the project with fastproj update" in result.stderr
+        assert "fastproj status shows the newest one" in result.stderr
+
+
+def release(team: Path, table: dict[str, object]) -> Path:
+    """Publish a release of a copy of the team's template with other components, and return the copy."""
+    recorded = Path(str(read_answers(team)["_src_path"]))
+    template = Path(shutil.copytree(recorded, team.parent / "template"))
+    file = template / "copier.yml"
+    questions = yaml.safe_load(file.read_text())
+    questions["component_table"]["default"] = table
+    file.write_text(yaml.safe_dump(questions, sort_keys=False))
+    for name in table:
+        (template / f"parts/{name}").write_text(f"{name}\n")
+    commit(template)
+    git(template, "tag", "v3.0.0")
+    return template
+
+
+OTHER_TABLES: dict[str, tuple[dict[str, object], list[str], list[str]]] = {
+    "dropped": ({"two": {"about": "alone now"}}, ["two"], ["one.txt"]),
+    "renamed": (
+        {"uno": {"about": "renamed"}, "two": {"about": "b", "requires": ["uno"]}},
+        ["uno", "two"],
+        ["one.txt"],
+    ),
+    "requires": (
+        {"one": {"about": "a", "requires": ["base"]}, "two": TABLE["two"], "base": {"about": "b"}},
+        ["one", "two", "base"],
+        [],
+    ),
+    "framework": (
+        {"one": {"about": "a", "frameworks": ["jax"]}, "two": {"about": "b"}},
+        ["two"],
+        ["one.txt"],
+    ),
+    "all": ({"other": {"about": "new"}}, [], ["one.txt", "two.txt"]),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_TABLES)
+def test_update_takes_other_requirements_and_leaves_dropped_components_to_the_user(
+    case: str, team: Path, fastproj: Fastproj
+) -> None:
+    table, names, kept = OTHER_TABLES[case]
+    assert fastproj("add", "two", cwd=team).returncode == 0
+    commit(team)
+    template = release(team, table)
+    result = fastproj("update", "--template", str(template), cwd=team)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert read_answers(team)["components"] == names
+    registry = (team / "registry.txt").read_text()
+    assert re.findall("from (.*)", registry) == names
+    assert {f"{name}.txt" for name in names} | set(kept) <= {file.name for file in team.iterdir()}
+    for file in kept:
+        assert f"yours     {file}: stays as yours; the template no longer has" in result.stdout
+
+
+BROKEN_TABLES = {
+    "5": "no names",
+    "[a]": "no names",
+    "{ema: null}": "no keys",
+    "{ema: {}}": "no keys",
+    "{5: {about: x}}": "no keys",
+    "{ema: {about: 5}}": "ema has about: 5",
+    "{ema: {about: x, requires: sam}}": "ema has requires: 'sam'",
+    "{ema: {about: x, requires: [sam]}}": "ema requires sam",
+    "{ema: {about: x, packages: [a]}}": "ema has packages: ",
+    "{ema: {about: x, instead: jax}}": "ema has instead: ",
+}
+
+
+@pytest.mark.parametrize("table", BROKEN_TABLES)
+def test_broken_table_is_named(table: str) -> None:
+    questions = {"component_table": {"default": yaml.safe_load(table)}}
+    with pytest.raises(FastprojError, match=BROKEN_TABLES[table]):
+        component_table(questions)
+
+
+def test_components_that_are_no_list_are_named(team: Path, fastproj: Fastproj) -> None:
+    edit(team / ".copier-answers.yml", "components: []", "components: 5")
+    commit(team)
+    for command in (["components"], ["add", "one"], ["update"]):
+        result = fastproj(*command, cwd=team)
+        assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+        assert "components is 5, which is no list" in result.stderr
+
+
+def test_files_follow_a_renamed_folder(
+    make_project: MakeProject, fastproj: Fastproj, fork: Path
+) -> None:
+    """New files go where the user has the package, and the output says so."""
+    folder = make_project("v0.3.0")
+    git(folder, "mv", "src/proj", "src/net")
+    edit(folder / "src/net/engine.py", "return 20", "return 21")
+    commit(folder)
+    (fork / "project/src/{{ package }}/ema.py").write_text("EMA = 1\n")
+    (fork / "project/src/{{ package }}/deep").mkdir()
+    (fork / "project/src/{{ package }}/deep/er.py").write_text("DEEP = 1\n")
+    commit(fork)
+    git(fork, "tag", "v0.4.0")
+    result = fastproj("update", "--template", str(fork), cwd=folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (folder / "src/net/ema.py").exists()
+    assert (folder / "src/net/deep/er.py").exists()
+    assert not (folder / "src/proj").exists()
+    assert "src/proj is src/net here: new files go there" in result.stdout

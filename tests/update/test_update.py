@@ -12,7 +12,9 @@ from edits import (
     added_binary,
     added_file_of_the_same_name,
     added_ignored_files,
+    controlling_names,
     crlf,
+    crlf_of_renamed_file,
     deleted,
     deleted_folder,
     detached,
@@ -25,10 +27,15 @@ from edits import (
     edited_same_line,
     failing_hooks,
     file_instead_of_folder,
+    file_instead_of_rendered_folder,
+    linked_folder,
+    linked_folder_at_new_path,
     mode_changed,
     own_attributes,
     own_model,
     renamed,
+    renamed_on_both_sides,
+    renamed_package,
     renamed_with_crlf,
     replaced_by_link,
     unedited,
@@ -72,6 +79,9 @@ COMBINED = [
     [crlf, replaced_by_link],
     [renamed_with_crlf],
     [deleted],
+    [renamed_package, linked_folder, controlling_names],
+    [linked_folder_at_new_path, file_instead_of_rendered_folder, crlf_of_renamed_file],
+    [renamed_on_both_sides],
     [untracked],
 ]
 CASES = [("v0.1.0", states) for states in COMBINED] + [
@@ -149,6 +159,20 @@ def test_line_endings_cause_no_conflict(
     content = (folder / PACKAGE / name).read_bytes()
     assert b'"""Of release 3."""\r\n' in content
     assert b"return 21  # mine\r\n" in content
+    assert content.count(b"\n") == content.count(b"\r\n")
+
+
+def test_line_endings_follow_a_rename_of_the_template(
+    make_project: MakeProject, fastproj: Fastproj
+) -> None:
+    folder = make_project("v0.1.0")
+    crlf_of_renamed_file(folder)
+    commit(folder)
+    result = fastproj("update", cwd=folder)
+    assert result.returncode == 0, result.stdout
+    content = (folder / PACKAGE / "train.py").read_bytes()
+    assert b"# step 3, mine, of the loop\r\n" in content
+    assert b"# release 3\r\n" in content
     assert content.count(b"\n") == content.count(b"\r\n")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from edits import edited_another_function, edited_same_line
+from fastproj.errors import CONFLICTS
 from program import Fastproj
 from updating import MakeProject, commit, edit, git, project_state, read_answers, read_files
 
@@ -19,7 +20,7 @@ def conflict(make_project: MakeProject, fastproj: Fastproj) -> Path:
     edited_same_line(folder)
     commit(folder)
     result = fastproj("update", cwd=folder)
-    assert result.returncode == 4, result.stderr
+    assert result.returncode == CONFLICTS, result.stderr
     return folder
 
 
@@ -94,6 +95,50 @@ def test_undo_touches_only_the_files_of_the_update(
     )
 
 
+def test_both_ways_to_undo_are_named(conflict: Path, fastproj: Fastproj) -> None:
+    """The second one works also where files were changed since, and hooks refuse."""
+    git(conflict, "cherry-pick", "--abort")
+    before = read_files(conflict)
+    output = fastproj("update", cwd=conflict).stdout.splitlines()
+    (conflict / "README.md").write_text("changed since\n")
+    hook = conflict / ".git/hooks/reference-transaction"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    abort = subprocess.run(output[-1], shell=True, check=False, cwd=conflict, capture_output=True)  # noqa: S602
+    assert abort.returncode
+    subprocess.run(output[-3], shell=True, check=True, cwd=conflict)  # noqa: S602
+    assert read_files(conflict) == before
+    assert git(conflict, "status", "--porcelain") == ""
+    assert not (conflict / ".git/CHERRY_PICK_HEAD").exists()
+
+
+def test_rename_into_a_folder_that_is_a_link_now_can_be_undone(
+    make_project: MakeProject, fastproj: Fastproj, fork: Path
+) -> None:
+    """Git alone leaves a state that `git cherry-pick --abort` refuses to undo."""
+    folder = make_project("v0.3.0")
+    (folder / "shared").mkdir()
+    (folder / "configs").rename(folder / "shared/old")
+    (folder / "shared/old/default.yaml").rename(folder / "shared/mine.yaml")
+    (folder / "shared/old").rmdir()
+    (folder / "configs").symlink_to("shared")
+    commit(folder)
+    git(fork, "mv", "project/configs/default.yaml", "project/configs/base.yaml")
+    edit(fork / "project/configs/base.yaml", "workers: 4", "workers: 8")
+    (fork / "project/configs/more.yaml").write_text("more: 1\n")
+    commit(fork)
+    git(fork, "tag", "v0.4.0")
+    before = read_files(folder)
+    result = fastproj("update", "--template", str(fork), cwd=folder)
+    assert result.returncode == CONFLICTS, result.stdout + result.stderr
+    assert "workers: 8" in (folder / "shared/mine.yaml").read_text()
+    assert "is not renamed to configs/base.yaml, as configs is no folder here" in result.stdout
+    undo = result.stdout.splitlines()[-1]
+    subprocess.run(undo, shell=True, check=True, cwd=folder)  # noqa: S602
+    assert read_files(folder) == before
+
+
 @pytest.mark.parametrize("place", [".gitattributes", ".git/info/attributes"])
 def test_merge_driver_of_the_user_applies(
     place: str, make_project: MakeProject, fastproj: Fastproj
@@ -122,7 +167,7 @@ def test_conflict_style_of_the_user_applies(make_project: MakeProject, fastproj:
     git(folder, "config", "merge.conflictStyle", "diff3")
     edited_same_line(folder)
     commit(folder)
-    assert fastproj("update", cwd=folder).returncode == 4
+    assert fastproj("update", cwd=folder).returncode == CONFLICTS
     assert "\n||||||| " in (folder / ENGINE).read_text()
 
 
@@ -170,5 +215,5 @@ def test_second_update_waits_for_the_first_to_be_committed(
     for command in (["update"], ["update", "--dry-run"]):
         result = fastproj(*command, cwd=conflict)
         assert (result.returncode, result.stderr.count("\n")) == (1, 1)
-        assert "a merge, cherry-pick or rebase is in progress" in result.stderr
+        assert "git cherry-pick --abort" in result.stderr
     assert project_state(conflict) == before

@@ -7,7 +7,7 @@ from pathlib import Path
 from .. import git
 from ..errors import FastprojError
 from ..scratch import scratch_folder
-from ..template.answers import Answers, combine, entries, with_required
+from ..template.answers import Answers, combine
 from ..template.clone import open_template, questions_in
 from ..template.rendering import copy
 from . import names
@@ -77,9 +77,6 @@ def create(
             template = open_template(location, scratch)
             questions = questions_in(template.at(template.newest))
             answers = combine(options, data, questions) | {"project_name": place.name}
-            if "components" in answers:
-                table = entries(questions, "components")
-                answers["components"] = with_required(answers["components"], table)
             defaults = default_answers(machine)
             if not accept_defaults:
                 from . import prompts  # 0.1 s

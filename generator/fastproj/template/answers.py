@@ -1,10 +1,10 @@
 """The answers to the template's questions: which are command-line options, and their checks."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import FastprojError, UsageError
 
 Answers = dict[str, Any]
 """By the names of the questions."""
@@ -31,6 +31,13 @@ _OTHER_SPELLING = SPELLINGS | {"license": "licence"}
 _TABLES = {"framework": "frameworks", "model": "models", "components": "component_table"}
 """The tables in copier.yml whose names are the choices of a question."""
 
+_ENTRY: dict[str, Any] = {
+    **dict.fromkeys(("about", "launch", "workflow", "file", "kind", "group"), str),
+    **dict.fromkeys(("requires", "frameworks", "untyped"), list),
+    **dict.fromkeys(("instead", "bench", "packages"), dict),
+}
+"""The types of the keys of a component's entry in copier.yml; elements are texts."""
+
 
 def shown_name(name: str) -> str:
     """Return the name of an answer as users see it."""
@@ -39,6 +46,8 @@ def shown_name(name: str) -> str:
 
 def option(name: str) -> str:
     """Return the command-line option of an answer."""
+    if name == "project_name":
+        return "the project's name"
     return f"--{shown_name(name).replace('_', '-')}" if name in ANSWERS else f"--data {name}"
 
 
@@ -55,15 +64,6 @@ def entries(questions: Answers, name: str) -> Answers:
     return table if isinstance(table, dict) else {}
 
 
-def with_required(names: list[str], table: Answers) -> list[str]:
-    """Return components with those that they require, in the order of the table."""
-    chosen = dict.fromkeys(names)
-    for name in chosen.copy():
-        entry = table.get(name, {})
-        chosen |= dict.fromkeys(with_required(entry.get("requires", []), table))
-    return [name for name in table if name in chosen] if table else names
-
-
 def choices(questions: Answers, name: str) -> list[str]:
     """Return the allowed answers to a question; empty if any is, or if only copier knows them."""
     question = questions.get(name, {})
@@ -73,8 +73,8 @@ def choices(questions: Answers, name: str) -> list[str]:
     elif isinstance(options, dict):
         values = list(options.values())
     else:
-        values = options or []
-    allowed = list(map(str, values))
+        values = options if isinstance(options, list) else []
+    allowed = [str(value[-1] if isinstance(value, list) and value else value) for value in values]
     if allowed and question.get("multiselect"):
         allowed.append("none")
     return allowed
@@ -94,9 +94,7 @@ def combine(
     for pair in data:
         name, equals, text = pair.partition("=")
         if not equals:
-            raise UsageError(
-                f"--data {pair} is not of the form KEY=VALUE: use, for example, --data gpus=2"
-            )
+            raise UsageError(f"--data {pair} is not of the form KEY=VALUE")
         pairs.append((name, text))
 
     hidden = [name for name, entry in questions.items() if entry.get("when") is False]
@@ -111,7 +109,44 @@ def combine(
             hint = f"{did_you_mean(name, asked)}it asks {', '.join(map(shown_name, asked))}"
             raise UsageError(f"{option(name)}: the template has no such question; {hint}")
         combined[name] = _checked(name, value, questions)
+    table = component_table(questions)
+    names = combined.get("components")
+    if isinstance(names, list) and table.keys() >= set(names):
+        combined["components"] = with_required(names, table)
     return combined
+
+
+def component_table(questions: Answers) -> dict[str, Answers]:
+    """Return the entries of a template's components by name; none if it has no components.
+
+    Raises:
+        FastprojError: an entry is not as copier.yml describes it.
+    """
+    table = questions.get("component_table", {}).get("default", {})
+    if not isinstance(table, dict):
+        raise FastprojError("the template's component_table has no names and entries")
+    for name, entry in table.items():
+        if not isinstance(name, str) or not isinstance(entry, dict) or "about" not in entry:
+            raise FastprojError(f"the template's component {name} has no keys with `about` in them")
+        for key, kind in _ENTRY.items():
+            value = entry.get(key, kind())
+            if not isinstance(value, kind) or not all(isinstance(text, str) for text in value):
+                raise FastprojError(f"the template's component {name} has {key}: {value!r}")
+        if unknown := set(entry.get("requires", [])) - table.keys():
+            raise FastprojError(f"the template's component {name} requires {min(unknown)}")
+    return table
+
+
+def with_required(names: Iterable[str], table: dict[str, Answers]) -> list[str]:
+    """Return components with those that they require, in the order of the table."""
+    chosen = set()
+    left = list(names)
+    while left:
+        name = left.pop()
+        if name not in chosen:
+            left += table.get(name, {}).get("requires", [])
+        chosen.add(name)
+    return [name for name in table if name in chosen] if table else list(names)
 
 
 def did_you_mean(given: str, known: Collection[str]) -> str:

@@ -38,7 +38,10 @@ class Template:
         checkout = ["worktree", "add", "--quiet", "--detach", "--", f"../{folder.name}", version]
         done = _git(self.clone, *checkout)
         if done.ok and (folder / ".gitmodules").exists():
-            done = _git(folder, "submodule", "--quiet", "update", "--init", "--recursive")
+            # not from this machine: it could be a private repository
+            remote = {"GIT_ALLOW_PROTOCOL": "git:http:https:ssh"}
+            update = ["submodule", "--quiet", "update", "--init", "--recursive"]
+            done = _git(folder, *update, variables=remote)
         if not done.ok:
             raise FastprojError(
                 f"git could not read {version} of the template {self.location}: {done.reason}"

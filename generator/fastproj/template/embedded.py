@@ -80,7 +80,13 @@ def entries(bundle: Path) -> dict[str, str]:
 
 def _copy() -> Path:
     """Return the path of the copy: in FASTPROJ_HOME, or in the user's home folder."""
-    return Path(os.environ.get("FASTPROJ_HOME") or "~/.fastproj").expanduser().absolute() / _NAME
+    folder = Path(os.environ.get("FASTPROJ_HOME") or "~/.fastproj")
+    try:
+        return folder.expanduser().absolute() / _NAME
+    except RuntimeError as error:
+        raise FastprojError(
+            f"the home folder in {folder} is not known: set FASTPROJ_HOME to a writable folder"
+        ) from error
 
 
 def _packed() -> dict[str, str]:

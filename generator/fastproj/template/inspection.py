@@ -13,7 +13,7 @@ _REPOSITORIES = ({"head", "objects", "refs"}, {"head", "commondir"})
 
 def check_rendered(stage: Path, template: str) -> None:
     """Raise an error if git would treat a part of a folder as its own, or if a link leaves it."""
-    for path in [stage, *_walk(stage)]:
+    for path in [stage, *walk(stage)]:
         is_folder = path.is_dir() and not path.is_symlink()
         names = {name.lower() for name in os.listdir(path)} if is_folder else set()
         if is_of_git(path.name) or any(repository <= names for repository in _REPOSITORIES):
@@ -26,7 +26,7 @@ def check_rendered(stage: Path, template: str) -> None:
 
 def check_links(top: Path, template: str) -> None:
     """Raise an error if a symbolic link leads out of a folder or to git's own files."""
-    for path in _walk(top):
+    for path in walk(top):
         if path.is_symlink() and _leaves(path, str(top)):
             raise FastprojError(
                 f"the template {template} has {str(path.relative_to(top))!r}, a symbolic link to "
@@ -39,7 +39,7 @@ def is_of_git(name: str) -> bool:
     return name.lower().rstrip(" .") in (".git", ".gitmodules")
 
 
-def _walk(top: Path) -> Iterator[Path]:
+def walk(top: Path) -> Iterator[Path]:
     """Return all files and folders below a folder, without following links."""
     for folder, folders, files in os.walk(top):
         for name in (*folders, *files):

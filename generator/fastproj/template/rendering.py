@@ -14,7 +14,7 @@ from ..errors import FastprojError, UsageError
 from .answers import ANSWERS_FILE, Answers, option
 from .clone import Template
 from .inspection import check_links, check_rendered
-from .yaml_file import read_answers, without_own_entries
+from .yaml_file import RESTORE, read_answers, without_own_entries
 
 
 @cache
@@ -64,7 +64,13 @@ def copy(
     check_rendered(stage, template.location)
     file = stage / ANSWERS_FILE
     _record(file, folder.name, template.location, version)
-    return Rendering(without_own_entries(read_answers(file)), own)
+    recorded = read_answers(file)
+    if (recorded.get("_src_path"), recorded.get("_commit")) != (template.location, version):
+        raise FastprojError(
+            f"the template {template.location} records another location or version than its own: "
+            "do not use this template"
+        )
+    return Rendering(without_own_entries(recorded), own)
 
 
 @contextmanager
@@ -111,7 +117,7 @@ def _render(
             settings=settings,
         )
     except Exception as error:
-        raise _explained(error, location, answers) from error
+        raise _explained(error, location, answers | defaults) from error
     if worker.template.config_data.get("migrations"):
         raise FastprojError(
             f"the template {location} would run code of its own at updates: remove its _migrations"
@@ -131,9 +137,11 @@ def _explained(error: Exception, location: str, answers: Answers) -> Exception:
         return error
     message = " ".join(str(error).split()) or type(error).__name__
     if required := re.fullmatch(r'Question "(\w+)" is required', message):
+        if required[1] == "project_name":
+            return FastprojError(f"{ANSWERS_FILE} does not record project_name: {RESTORE}")
         return UsageError(f"{required[1]} has no default: answer it with {option(required[1])}")
     refused = re.match(r"(?:Validation error for question|Invalid choice for) '(\w+)': ", message)
-    if refused and refused[1] in answers:
+    if refused and refused[1] in (*answers, "project_name"):
         return UsageError(f"{option(refused[1])}: {message[refused.end() :]}")
     return FastprojError(f"the template {location} is broken: {message}")
 

@@ -5,10 +5,19 @@ import signal
 from pathlib import Path
 
 from ..errors import FastprojError
+from ..template.inspection import walk
 from .merge import Merge
 from .repository import Repository
 
-_IN_PROGRESS = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply")
+_IN_PROGRESS = {
+    "MERGE_HEAD": "merge",
+    "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert",
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase",
+    # what an earlier cherry-pick or revert left, with which git would go on after this one
+    "sequencer": "cherry-pick",
+}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -16,10 +25,12 @@ def check_ready(repository: Repository) -> str:
     """Return the commit that is checked out, if nothing is in progress or uncommitted."""
     top = repository.top
     lock = repository.git_dir / "index.lock"
-    if any(os.path.lexists(repository.git_dir / name) for name in _IN_PROGRESS):
-        raise FastprojError(
-            f"a merge, cherry-pick or rebase is in progress in {top}: finish or abort it first"
-        )
+    for name, command in _IN_PROGRESS.items():
+        if os.path.lexists(repository.git_dir / name):
+            raise FastprojError(
+                f"a {command} is in progress in {top}: finish it, or end it with "
+                f"git {command} --{'quit' if name == 'sequencer' else 'abort'}"
+            )
     if os.path.lexists(lock):
         raise FastprojError(
             f"another git is running in {top}: wait for it, or remove {lock} if it crashed"
@@ -32,7 +43,7 @@ def check_ready(repository: Repository) -> str:
     changed = [*(line[3:] for line in status), *staged]
     if changed:
         raise FastprojError(
-            f"{changed[0]} changed since the last commit: commit or git stash, then try again"
+            f"{changed[0]} changed since the last commit: commit or discard that, then try again"
         )
     return commit
 
@@ -48,15 +59,15 @@ def check(repository: Repository, merge: Merge) -> None:
         mark, _, path = line.partition(" ")
         is_hidden = mark.islower() or mark == "S"
         if is_hidden and (path in merge.changes or path in merge.unmerged):
+            option = "--no-skip-worktree" if mark in "Ss" else "--no-assume-unchanged"
             raise FastprojError(
-                f"git is told to ignore changes of {path}, which the update changes: "
-                "git update-index --no-assume-unchanged --no-skip-worktree it, "
-                "or git sparse-checkout disable, then try again"
+                f"git is told to ignore changes of {path}, which the update changes: git "
+                f"update-index {option} it, or git sparse-checkout disable, then try again"
             )
     if blocking := _untracked(repository.top, merge):
         raise FastprojError(
             f"untracked files are in the way: {', '.join(sorted(blocking))}; "
-            "move or commit them, then try again"
+            "move them, then try again"
         )
 
 
@@ -72,11 +83,33 @@ def _untracked(top: Path, merge: Merge) -> set[str]:
     files = set()
     for new in added:
         around = [folder for folder in new.parents if top in folder.parents]
-        below = new.rglob("*") if new.is_dir() else []
-        for place in (new, *around, *below):
+        for place in (*reversed(around), new):
             if place.is_symlink() or (os.path.lexists(place) and not place.is_dir()):
                 files.add(place)
+                break  # what is behind a link is elsewhere
+        else:
+            files.update(place for place in walk(new) if place.is_symlink() or place.is_file())
     return {str(file.relative_to(top)) for file in files - leaving}
+
+
+def find_undo(repository: Repository, merge: Merge, work: Path) -> str:
+    """Return the command that undoes a merge, after trying it on a copy; empty if it fails."""
+    if not merge.stages:
+        return f"read-tree -m -u {merge.tree[:12]} HEAD"
+    variables = {
+        "GIT_DIR": work / "merge",
+        "GIT_WORK_TREE": work / "undo",
+        "GIT_INDEX_FILE": work / "undo.index",
+    }
+    (work / "undo").mkdir()
+    (work / "merge/CHERRY_PICK_HEAD").write_text(f"{merge.template}\n")
+    repository.git("read-tree", merge.tree, variables=variables)
+    changed = [path for path, (_, after) in merge.changes.items() if after]
+    names = os.fsencode("\0".join([*changed, ""]))
+    repository.run("checkout-index", "-z", "-u", "--stdin", data=names, variables=variables)
+    repository.index_info(merge.unmerged_entries, variables)
+    undo = ["cherry-pick", "--abort"]
+    return " ".join(undo) if repository.run(*undo, variables=variables).ok else ""
 
 
 def apply(repository: Repository, merge: Merge, message: str) -> None:
@@ -103,8 +136,7 @@ def apply(repository: Repository, merge: Merge, message: str) -> None:
             f"git cannot write the files ({done.reason}), nothing was changed: {fix}"
         )
     if merge.stages:
-        removed = [f"0 {'0' * len(merge.head)}\t{path}" for path in sorted(merge.unmerged)]
-        repository.index_info([*removed, *merge.stages], {})
+        repository.index_info(merge.unmerged_entries, {})
         (repository.git_dir / "MERGE_MSG").write_text(f"{message}\n")
         # The log lets `git gc` keep the commit, and goes with the reference.
         reference = ["CHERRY_PICK_HEAD", merge.template]

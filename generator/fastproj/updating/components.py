@@ -8,9 +8,9 @@ from typing import Any
 from ..errors import FastprojError, UsageError
 from ..scratch import scratch_folder
 from ..template import embedded
-from ..template.answers import Answers, did_you_mean
+from ..template.answers import Answers, component_table, did_you_mean, with_required
 from ..template.clone import questions_in
-from .project import Project, read_project, root_of
+from .project import Project, read_project, recorded_components, root_of
 from .update import Request, UpdateResult, update
 
 _FOLDERS = {"launch": "launch/", "workflow": ".github/workflows/", "file": ""}
@@ -78,15 +78,12 @@ def add(
     """Add components with those that they require; `data` are new answers."""
     project = read_project(where)
     table = _table_of(project, names)
-    chosen = {name for name, component in table.items() if component.installed}
-    left = list(names)
-    while left:
-        name = left.pop()
+    entries = {name: component.entry for name, component in table.items()}
+    chosen = set(with_required(names, entries))
+    for name in chosen:
         if refusal := table[name].refusal:
             raise FastprojError(f"{name}: {refusal}")
-        if name not in chosen:
-            left += table[name].entry.get("requires", [])
-        chosen.add(name)
+    chosen |= {name for name, component in table.items() if component.installed}
     return _change(project, table, chosen, "Add", dry_run, data)
 
 
@@ -95,6 +92,9 @@ def remove(where: Path, names: list[str], dry_run: bool) -> Change:
     project = read_project(where)
     table = _table_of(project, names)
     installed = {name for name, component in table.items() if component.installed}
+    for name in installed - set(names):
+        if required := set(names) & set(table[name].entry.get("requires", [])):
+            raise UsageError(f"{name} requires {min(required)}: remove {name} as well")
     return _change(project, table, installed - set(names), "Remove", dry_run, [])
 
 
@@ -136,14 +136,13 @@ def _table_of(project: Project, names: list[str]) -> Table:
 
 def _table(questions: Answers, answers: Answers) -> Table:
     """Return the template's components by name, in their order."""
-    if "component_table" not in questions:
+    entries = component_table(questions)
+    if not entries:
         raise FastprojError(
-            "this version of the template has no components: "
-            "update the project with fastproj update"
+            "this version of the template has no components: fastproj status shows the newest one"
         )
     framework = answers.get("framework")
-    installed = answers.get("components") or []
-    entries = questions["component_table"]["default"]
+    installed = recorded_components(answers)
     return {
         name: Component(name, entry, framework, name in installed)
         for name, entry in entries.items()

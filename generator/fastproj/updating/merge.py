@@ -6,12 +6,12 @@ edited files that belong to the user (`_skip_if_exists`).
 """
 
 import os
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from ..errors import FastprojError
-from ..template.answers import ANSWERS_FILE
 from .repository import Repository, Tree
 
 # Whatever the user prefers, renamed files are followed, and the user's files stay in their folders.
@@ -20,6 +20,18 @@ _SETTINGS = {
     "merge.directoryRenames": "false",
     "merge.renameLimit": "32767",
 }
+
+
+@dataclass(frozen=True)
+class Renderings:
+    """The two renderings, as trees."""
+
+    old: Tree
+    new: Tree
+    renames: dict[str, str]
+    """By the template."""
+    renames_by_user: dict[str, str]
+    """From the old rendering to the user's commit."""
 
 
 @dataclass
@@ -41,39 +53,48 @@ class Merge:
     """By the template."""
     notes: list[str] = field(default_factory=list)
     """About files that stay as the user has them."""
+    undo: str = ""
+    """The command of git that undoes it and keeps later changes; empty if there is none."""
 
     @property
     def unmerged(self) -> set[str]:
         """The paths in conflict."""
         return {line.partition("\t")[2] for line in self.stages}
 
+    @property
+    def unmerged_entries(self) -> list[str]:
+        """The paths in conflict, and their entries."""
+        removed = [f"0 {'0' * len(self.head)}\t{path}" for path in sorted(self.unmerged)]
+        return [*removed, *self.stages]
+
 
 def merge(
     repository: Repository,
-    old_tree: str,
+    renderings: Renderings,
     head: str,
-    new_tree: str,
-    own: set[str],
+    own: dict[str, str],
     message: str,
     work: Path,
 ) -> Merge:
     """Merge the changes between two renderings into the user's commit.
 
-    `own` are the files that belong to the user; `work` is a scratch folder.
+    `own` are files that belong to the user, each with what the output says of it; `work` is a
+    scratch folder.
     """
-    old = repository.files(old_tree)
-    ours = repository.files(head)
-    new = repository.files(new_tree)
-    renames = repository.renames(old_tree, new_tree)
-    renames_by_user = repository.renames(old_tree, head)
-    missing = old.keys() - ours.keys() - renames_by_user.keys()
+    files = repository.files(head)
+    moved, notes = _follow_moved_folders(repository, renderings, files)
+    old = {moved[path]: entry for path, entry in renderings.old.items()}
+    new = {moved[path]: entry for path, entry in renderings.new.items()}
+    renames = _moved_renames(renderings.renames, moved)
+    renames_by_user = _moved_renames(renderings.renames_by_user, moved)
+    own = {moved[path]: reason for path, reason in own.items()}
+    missing = old.keys() - files.keys() - renames_by_user.keys()
 
     # What stays as the user has it has no change between the two renderings.
     base = dict(old)
     theirs = dict(new)
-    base[repository.prefix + ANSWERS_FILE] = ours[repository.prefix + ANSWERS_FILE]
-    notes = []
-    for path, (kind, reason) in _kept(old, ours, new, renames, missing, own).items():
+    base[repository.answers_file] = files[repository.answers_file]
+    for path, (kind, reason) in _kept(old, files, new, renames, missing, own).items():
         if new.get(path) != old.get(path):
             notes.append(f"{kind:9} {renames_by_user.get(path, path)}: {reason}")
         theirs.pop(path, None)
@@ -81,21 +102,67 @@ def merge(
             theirs[path] = old[path]
     for path in missing & renames.keys():
         theirs.pop(renames[path], None)
+    for was, now in renames.items():
+        blocking = files.keys() & _folders_of([now])
+        if blocking and now in theirs:  # git could merge this, but not undo it
+            theirs[was] = theirs.pop(now)
+            reason = f"is not renamed to {now}, as {min(blocking)} is no folder here"
+            notes.append(f"yours     {renames_by_user.get(was, was)}: {reason}")
 
-    parent = repository.commit(old_tree, base, [], message, work / "base.index")
-    user = repository.commit(head, ours, [parent], message, work / "ours.index")
-    template = repository.commit(new_tree, theirs, [parent], message, work / "theirs.index")
+    parent = repository.commit(head, base, [], message, work / "base.index")
+    user = repository.commit(head, files, [parent], message, work / "ours.index")
+    template = repository.commit(head, theirs, [parent], message, work / "theirs.index")
     result = Merge(head, template, notes=notes)
     _merge_tree(repository, work / "merge", user, result)
 
     after = repository.files(result.tree)
-    for path in sorted(ours.keys() | after.keys()):
-        if ours.get(path) != after.get(path):
-            result.changes[path] = (ours.get(path), after.get(path))
+    for path in sorted(files.keys() | after.keys()):
+        if files.get(path) != after.get(path):
+            result.changes[path] = (files.get(path), after.get(path))
     for was, now in renames.items():
-        if was in ours and was not in after and now in after:
+        if was in files and was not in after and now in after:
             result.renamed[was] = now
     return result
+
+
+def _follow_moved_folders(
+    repository: Repository, renderings: Renderings, files: Tree
+) -> tuple[dict[str, str], list[str]]:
+    """Return where the user has each rendered path, and notes on folders that new files follow.
+
+    A folder was moved if more than half of its files are in another one, at the same places.
+    """
+    places: dict[str, Counter[str]] = defaultdict(Counter)
+    for was in renderings.old:
+        now = was if was in files else renderings.renames_by_user.get(was, "")
+        for parent in map(str, PurePath(was).parents):
+            rest = was[len(parent) :]
+            if now and parent != ".":
+                places[parent][now.removesuffix(rest) if now.endswith(rest) else ""] += 1
+    folders = {}
+    for folder, targets in places.items():
+        target, votes = targets.most_common(1)[0]
+        is_inside = target.startswith(repository.prefix) and target not in ("", folder)
+        if is_inside and 2 * votes > targets.total():
+            folders[folder] = target
+
+    rendered = renderings.old | renderings.new
+    moved = {path: path for path in rendered}
+    notes = set()
+    for path in rendered.keys() - files.keys():
+        for folder in map(str, PurePath(path).parents):
+            target = f"{folders.get(folder)}{path[len(folder) :]}"
+            if folder in folders and target not in rendered:
+                moved[path] = target
+                if path not in renderings.old:
+                    notes.add(f"moved     {folder} is {folders[folder]} here: new files go there")
+                break
+    return moved, sorted(notes)
+
+
+def _moved_renames(renames: dict[str, str], moved: dict[str, str]) -> dict[str, str]:
+    pairs = {moved[was]: moved.get(now, now) for was, now in renames.items()}
+    return {was: now for was, now in pairs.items() if was != now}
 
 
 def _kept(
@@ -104,7 +171,7 @@ def _kept(
     new: Tree,
     renames: dict[str, str],
     missing: set[str],
-    own: set[str],
+    own: dict[str, str],
 ) -> dict[str, tuple[str, str]]:
     """Return the paths where the template's change is left out, each with what and why."""
     folders = _folders_of(new)
@@ -114,11 +181,11 @@ def _kept(
         if path in renames:
             reason = f"stays deleted, also under its new name {renames[path]}"
         kept[path] = ("deleted", reason)
-    for path in sorted(own & new.keys() - missing):
-        if ours.get(path) != old.get(path):
-            kept[path] = ("yours", "kept with your changes; the template has a newer version")
+    for path in sorted(own.keys() & (old.keys() | new.keys()) - missing):
+        if ours.get(path) != old.get(path) or path not in new:
+            kept[path] = ("yours", own[path])
     gone = old.keys() - new.keys() - renames.keys()
-    for path in sorted(gone - missing - folders):
+    for path in sorted(gone - missing - folders - own.keys()):
         if ours.get(path) != old[path]:
             kept[path] = ("yours", "kept with your changes; it is no longer rendered")
     return kept

@@ -66,6 +66,14 @@ def read_project(where: Path) -> Project:
     return Project(root, open_at(root), recorded["_src_path"], recorded["_commit"], answers)
 
 
+def recorded_components(answers: Answers) -> list[str]:
+    """Return the components that a project records."""
+    names = answers.get("components") or []
+    if not isinstance(names, list):
+        raise FastprojError(f"{ANSWERS_FILE}: components is {names!r}, which is no list: {RESTORE}")
+    return list(map(str, names))
+
+
 @dataclass(frozen=True)
 class Status:
     """The output of `fastproj status`."""

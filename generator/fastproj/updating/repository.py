@@ -7,12 +7,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from .. import git
 from ..errors import FastprojError
+from ..template.answers import ANSWERS_FILE
 
 Tree = dict[str, str]
 """Mode and object id of each file by its path, such as `100644 8ab686ea`."""
@@ -37,6 +37,11 @@ class Repository:
     def where(self) -> str:
         """The project's folder as an argument for git."""
         return self.prefix or "."
+
+    @property
+    def answers_file(self) -> str:
+        """The path of the answers file."""
+        return self.prefix + ANSWERS_FILE
 
     def run(
         self,
@@ -135,19 +140,19 @@ class Repository:
             settings={} if known else nobody,
         )
 
-    def convert_line_ends(self, old: Path, new: Path, ours: Tree) -> None:
-        """Convert rendered files that the user converted to CRLF, so that git can merge lines."""
+    def with_crlf(self) -> set[str]:
+        """Return the project's files that have CRLF line ends in the index."""
         lines = self.lines("ls-files", "--cached", "--eol", "-z", "--", self.where)
-        crlf = {line.partition("\t")[2] for line in lines if line.startswith("i/crlf ")}
-        rendered = {str(file.relative_to(old)) for file in old.rglob("*") if file.is_file()}
-        paths = crlf & rendered
-        if crlf - rendered:
-            paths |= rendered - ours.keys()  # possibly renamed by the user
-        for path, folder in product(paths, (old, new)):
-            file = folder / path
-            content = file.read_bytes() if file.is_file() and not file.is_symlink() else b"\0"
-            if not re.search(rb"\0|\r\n", content):
-                file.write_bytes(content.replace(b"\n", b"\r\n"))
+        return {line.partition("\t")[2] for line in lines if line.startswith("i/crlf ")}
+
+
+def convert_line_ends(file: Path) -> bool:
+    """Convert a text with LF line ends to CRLF; return whether it was one."""
+    content = file.read_bytes() if file.is_file() and not file.is_symlink() else b"\0"
+    is_converted = not re.search(rb"\0|\r\n", content)
+    if is_converted:
+        file.write_bytes(content.replace(b"\n", b"\r\n"))
+    return is_converted
 
 
 def open_at(folder: Path) -> Repository:
@@ -161,5 +166,9 @@ def open_at(folder: Path) -> Repository:
         )
     if not done.ok:
         raise FastprojError(f"git cannot read the repository of {folder}: {done.reason}")
+    if done.stdout.count(b"\n") != len(paths):
+        raise FastprojError(
+            f"the path of {folder} has a line break, which git's output does not allow: rename it"
+        )
     top, git_dir, common_dir, prefix = os.fsdecode(done.stdout).removesuffix("\n").split("\n")
     return Repository(Path(top), Path(git_dir), (folder / common_dir).resolve(), prefix)

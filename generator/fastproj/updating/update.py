@@ -4,6 +4,7 @@ The old version and the new one are rendered; git merges what changed between th
 commit, and the result is staged for the user to review.
 """
 
+import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +14,23 @@ import yaml
 
 from ..errors import FastprojError
 from ..scratch import scratch_folder
-from ..template.answers import ANSWERS_FILE, Answers, combine, option
+from ..template.answers import (
+    ANSWERS_FILE,
+    Answers,
+    combine,
+    component_table,
+    option,
+    with_required,
+)
 from ..template.clone import Template, questions_in
+from ..template.inspection import walk
 from ..template.rendering import Rendering, copy, preload
-from .apply import apply, check, check_ready
-from .merge import Merge, merge
-from .project import Project, newest_for, read_project
+from .apply import apply, check, check_ready, find_undo
+from .merge import Merge, Renderings, merge
+from .project import Project, newest_for, read_project, recorded_components
+from .repository import Repository, convert_line_ends
+
+_NEWER = "kept with your changes; the template has a newer version"
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,7 @@ def update(where: Path, request: Request) -> UpdateResult:
         target = _target(project, template, request.to)
         questions = questions_in(template.at(target))
         answers = combine(request.answers, request.data, questions)
+        dropped = _keep_components(project, questions, answers)
         recorded = project.answers
         is_new = any(str(recorded.get(key)) != str(value) for key, value in answers.items())
         is_moved = request.template is not None and template.location != project.location
@@ -71,9 +84,10 @@ def update(where: Path, request: Request) -> UpdateResult:
 
         message = request.message or f"Update to template {target}"
         new = _render(project, template, target, work / "new", answers)
-        result = _merge(project, template, head, new, message, work)
+        result = _merge(project, template, head, new, dropped, message, work)
         check(project.repository, result)
         if not request.dry_run:
+            result.undo = find_undo(project.repository, result, work)
             apply(project.repository, result, message)
     changed = {}
     for key in recorded | new.answers:
@@ -96,21 +110,80 @@ def _merge(
     template: Template,
     head: str,
     new: Rendering,
+    dropped: list[str],
     message: str,
     work: Path,
 ) -> Merge:
     repository = project.repository
-    files = repository.files(head)
-    if repository.prefix + ANSWERS_FILE not in files:
+    if repository.answers_file not in repository.files(head):
         raise FastprojError(
-            f"{project.root / ANSWERS_FILE} is not committed: git add and commit it, then try again"
+            f"{project.root / ANSWERS_FILE} is not committed: "
+            "git add -f and commit it, then try again"
         )
     _render(project, template, project.version, work / "old", {})
-    repository.convert_line_ends(work / "old", work / "new", files)
-    old_tree = repository.tree_of(work / "old", work / "old.index")
-    new_tree = repository.tree_of(work / "new", work / "new.index")
-    own = {repository.prefix + path for path in new.own}
-    return merge(repository, old_tree, head, new_tree, own, message, work)
+    renderings = _renderings(repository, head, work)
+    own = {repository.prefix + path: _NEWER for path in new.own}
+    own |= _own_files(project, template, dropped, work)
+    return merge(repository, renderings, head, own, message, work)
+
+
+def _keep_components(project: Project, questions: Answers, answers: Answers) -> list[str]:
+    """Add the project's components to the answers, with those that they now require.
+
+    Return those that the template no longer has for the project's framework.
+    """
+    table = component_table(questions)
+    if not table or "components" in answers:
+        return []
+    framework = project.answers.get("framework")
+    recorded = recorded_components(project.answers)
+    dropped = []
+    for name in recorded:
+        frameworks = table.get(name, {}).get("frameworks", [framework])
+        if name not in table or (framework not in frameworks and "framework" not in answers):
+            dropped.append(name)
+    answers["components"] = with_required(set(recorded) - set(dropped), table)
+    return dropped
+
+
+def _own_files(
+    project: Project, template: Template, dropped: list[str], work: Path
+) -> dict[str, str]:
+    """Return the files of components that the template dropped, which stay with the user."""
+    if not dropped:
+        return {}
+    table = component_table(questions_in(template.at(project.version)))
+    others = [
+        name
+        for name in recorded_components(project.answers)
+        if not set(dropped) & set(with_required([name], table))
+    ]
+    _render(project, template, project.version, work / "others", {"components": others})
+    reason = f"stays as yours; the template no longer has {', '.join(dropped)}"
+    files = {}
+    for path in walk(work / "old"):
+        relative = path.relative_to(work / "old")
+        if not path.is_dir() and not os.path.lexists(work / "others" / relative):
+            files[str(relative)] = reason
+    return files
+
+
+def _renderings(repository: Repository, head: str, work: Path) -> Renderings:
+    """Read the renderings, where files that the user converted to CRLF are so, to merge lines."""
+    old = repository.tree_of(work / "old", work / "old.index")
+    new = repository.tree_of(work / "new", work / "new.index")
+    renames = repository.renames(old, new)
+    renames_by_user = repository.renames(old, head)
+    names = {now: was for was, now in renames_by_user.items()}
+    converted = 0
+    for path in repository.with_crlf():
+        was = names.get(path, path)
+        files = {work / "old" / was, work / "new" / was, work / "new" / renames.get(was, was)}
+        converted += sum(map(convert_line_ends, files))
+    if converted:
+        old = repository.tree_of(work / "old", work / "old.index")
+        new = repository.tree_of(work / "new", work / "new.index")
+    return Renderings(repository.files(old), repository.files(new), renames, renames_by_user)
 
 
 def _render(
@@ -135,6 +208,6 @@ def _render(
         if is_kept and str(answer) != str(recorded[key]):
             raise FastprojError(
                 f"{recorded[key]!r} does not fit {key} in {version} of the template: "
-                f"choose another with {option(key)}, or fix {project.root / ANSWERS_FILE}"
+                f"choose another with {option(key)}"
             )
     return rendering
