@@ -45,7 +45,10 @@ def unwritable(error: OSError) -> str:
     return f"cannot write the output ({error.strerror}): check where stdout goes"
 
 
-def as_json(result: Machine | Status, **more: Any) -> str:
+def as_json(
+    result: Machine | Status,
+    **more: Any,
+) -> str:
     """Format the result of a command as JSON."""
     return _text(json.dumps(asdict(result) | more, indent=2).split("\n"))
 
@@ -74,7 +77,10 @@ def detected(machine: Machine) -> str:
     return _text([f"Detected: {_count(machine.cores, 'CPU core')}, {gpus}", hints, ""])
 
 
-def created(project: Project, machine: Machine) -> str:
+def created(
+    project: Project,
+    machine: Machine,
+) -> str:
     """Describe a new project: notes on the detected hardware, and next steps."""
     answers = project.answers
     content = f"{answers.get('model', 'a project')} in {answers.get('framework', 'the template')}"
@@ -85,7 +91,10 @@ def created(project: Project, machine: Machine) -> str:
     return _text([*lines, "", "Next:", f"  cd {folder}", "  make setup", "  make train"])
 
 
-def updated(result: UpdateResult, dry_run: bool) -> str:
+def updated(
+    result: UpdateResult,
+    dry_run: bool,
+) -> str:
     """Describe an update: new answers, changed files, conflicts and next steps."""
     project = result.project
     if result.merge is None:
@@ -190,7 +199,11 @@ def _use(component: Component) -> str:
     return f"  {component.file or f'components/{component.section}.py'}; its first lines say how"
 
 
-def removed(result: UpdateResult, components: list[Component], dry_run: bool) -> str:
+def removed(
+    result: UpdateResult,
+    components: list[Component],
+    dry_run: bool,
+) -> str:
     """Describe what `remove` did."""
     root = result.project.root
     if not components:
@@ -205,7 +218,10 @@ def removed(result: UpdateResult, components: list[Component], dry_run: bool) ->
     return _text([*lines, "", *_diff_or_next_steps(result, dry_run)])
 
 
-def _diff_or_next_steps(result: UpdateResult, dry_run: bool) -> list[str]:
+def _diff_or_next_steps(
+    result: UpdateResult,
+    dry_run: bool,
+) -> list[str]:
     if dry_run and result.merge:
         trees = [result.merge.head, result.merge.tree]
         patch = result.project.repository.git("diff-tree", "-r", "-p", "--no-ext-diff", *trees)
@@ -253,7 +269,10 @@ def _quoted(path: Path | str) -> str:
     return f"$'{''.join(letters)}'"
 
 
-def _count(number: int, noun: str) -> str:
+def _count(
+    number: int,
+    noun: str,
+) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 

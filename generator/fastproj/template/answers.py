@@ -58,13 +58,19 @@ def as_text(value: Any) -> str:
     return str(value)
 
 
-def entries(questions: Answers, name: str) -> Answers:
+def entries(
+    questions: Answers,
+    name: str,
+) -> Answers:
     """Return the table in copier.yml that describes the choices of a question; often empty."""
     table = questions.get(_TABLES.get(name, ""), {}).get("default")
     return table if isinstance(table, dict) else {}
 
 
-def choices(questions: Answers, name: str) -> list[str]:
+def choices(
+    questions: Answers,
+    name: str,
+) -> list[str]:
     """Return the allowed answers to a question; empty if any is, or if only copier knows them."""
     question = questions.get(name, {})
     options = question.get("choices")
@@ -137,7 +143,10 @@ def component_table(questions: Answers) -> dict[str, Answers]:
     return table
 
 
-def with_required(names: Iterable[str], table: dict[str, Answers]) -> list[str]:
+def with_required(
+    names: Iterable[str],
+    table: dict[str, Answers],
+) -> list[str]:
     """Return components with those that they require, in the order of the table."""
     chosen = set()
     left = list(names)
@@ -149,7 +158,10 @@ def with_required(names: Iterable[str], table: dict[str, Answers]) -> list[str]:
     return [name for name in table if name in chosen] if table else list(names)
 
 
-def did_you_mean(given: str, known: Collection[str]) -> str:
+def did_you_mean(
+    given: str,
+    known: Collection[str],
+) -> str:
     """Return the suggestion of a known name that is close to the given one; empty if none is."""
     from difflib import get_close_matches
 
@@ -158,7 +170,11 @@ def did_you_mean(given: str, known: Collection[str]) -> str:
     return f"did you mean {names[close[0]]}? Otherwise " if close else ""
 
 
-def _checked(name: str, value: Any, questions: Answers) -> Any:
+def _checked(
+    name: str,
+    value: Any,
+    questions: Answers,
+) -> Any:
     """Return an answer as copier takes it, after checking it as far as possible without copier."""
     question = questions[name]
     if question.get("type") == "int" and not str(value).removeprefix("-").isdecimal():

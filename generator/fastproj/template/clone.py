@@ -69,7 +69,10 @@ class Template:
         )
 
 
-def open_template(location: str | None, work: Path) -> Template:
+def open_template(
+    location: str | None,
+    work: Path,
+) -> Template:
     """Clone a template, given by what a project records or a user passes; None for our own."""
     if location is None or embedded.is_embedded(location):
         return _open_embedded(location or "", work)
@@ -101,7 +104,10 @@ def _address(location: str) -> str:
     return location
 
 
-def _open_embedded(location: str, work: Path) -> Template:
+def _open_embedded(
+    location: str,
+    work: Path,
+) -> Template:
     copy, version = embedded.refresh_copy()
     # One below `~` is the same on every machine, so projects keep it.
     if not location.startswith("~"):
@@ -110,7 +116,12 @@ def _open_embedded(location: str, work: Path) -> Template:
     return Template(location, clone, _tags(clone), version)
 
 
-def _clone(location: str, address: str, work: Path, variables: dict[str, str]) -> Path:
+def _clone(
+    location: str,
+    address: str,
+    work: Path,
+    variables: dict[str, str],
+) -> Path:
     # The target is relative, so that a git that a signal left behind cannot create the scratch
     # folder again.
     command = ["clone", "--bare", "--quiet", "--", address, "template.git"]
@@ -129,7 +140,11 @@ def _tags(clone: Path) -> list[str]:
     return sorted(versions, key=versions.__getitem__)
 
 
-def _git(folder: Path, *arguments: str, variables: dict[str, str] | None = None) -> git.Result:
+def _git(
+    folder: Path,
+    *arguments: str,
+    variables: dict[str, str] | None = None,
+) -> git.Result:
     where = ["--git-dir", "."] if folder.suffix == ".git" else []
     return git.run(folder, *where, *arguments, settings=git.AS_COMMITTED, variables=variables)
 

@@ -11,7 +11,10 @@ from ..errors import FastprojError
 _REPOSITORIES = ({"head", "objects", "refs"}, {"head", "commondir"})
 
 
-def check_rendered(stage: Path, template: str) -> None:
+def check_rendered(
+    stage: Path,
+    template: str,
+) -> None:
     """Raise an error if git would treat a part of a folder as its own, or if a link leaves it."""
     for path in [stage, *walk(stage)]:
         is_folder = path.is_dir() and not path.is_symlink()
@@ -24,7 +27,10 @@ def check_rendered(stage: Path, template: str) -> None:
     check_links(stage, template)
 
 
-def check_links(top: Path, template: str) -> None:
+def check_links(
+    top: Path,
+    template: str,
+) -> None:
     """Raise an error if a symbolic link leads out of a folder or to git's own files."""
     for path in walk(top):
         if path.is_symlink() and _leaves(path, str(top)):
@@ -46,7 +52,10 @@ def walk(top: Path) -> Iterator[Path]:
             yield Path(folder, name)
 
 
-def _leaves(link: Path, top: str) -> bool:
+def _leaves(
+    link: Path,
+    top: str,
+) -> bool:
     """Return whether a step on the way to a link's target, also through others, is outside."""
     place = str(link.parent)
     steps = list(link.readlink().parts)

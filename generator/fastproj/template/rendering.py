@@ -126,7 +126,11 @@ def _render(
     return [str(file) for file in files if worker.match_skip(file)]
 
 
-def _explained(error: Exception, location: str, answers: Answers) -> Exception:
+def _explained(
+    error: Exception,
+    location: str,
+    answers: Answers,
+) -> Exception:
     """Return the error of one line for an error of copier or of a library that it uses."""
     if type(error).__name__ == "UnsafeTemplateError":
         return FastprojError(
@@ -146,7 +150,12 @@ def _explained(error: Exception, location: str, answers: Answers) -> Exception:
     return FastprojError(f"the template {location} is broken: {message}")
 
 
-def _record(file: Path, read: str, location: str, version: str) -> None:
+def _record(
+    file: Path,
+    read: str,
+    location: str,
+    version: str,
+) -> None:
     """Record where the template is, and its version, instead of the folder that copier read."""
     import yaml
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from itertools import chain
 from pathlib import Path
 
 from ..errors import FastprojError
@@ -48,7 +49,10 @@ def check_ready(repository: Repository) -> str:
     return commit
 
 
-def check(repository: Repository, merge: Merge) -> None:
+def check(
+    repository: Repository,
+    merge: Merge,
+) -> None:
     """Check that the work tree can take the merge."""
     for path, entries in merge.changes.items():
         if any(entry and entry.startswith("16") for entry in entries):
@@ -71,7 +75,10 @@ def check(repository: Repository, merge: Merge) -> None:
         )
 
 
-def _untracked(top: Path, merge: Merge) -> set[str]:
+def _untracked(
+    top: Path,
+    merge: Merge,
+) -> set[str]:
     """Return files in the places of new ones: git itself would overwrite those it ignores."""
     added = []
     leaving = set()
@@ -80,19 +87,27 @@ def _untracked(top: Path, merge: Merge) -> set[str]:
             added.append(top / path)
         if after is None:
             leaving.add(top / path)
-    files = set()
-    for new in added:
-        around = [folder for folder in new.parents if top in folder.parents]
-        for place in (*reversed(around), new):
-            if place.is_symlink() or (os.path.lexists(place) and not place.is_dir()):
-                files.add(place)
-                break  # what is behind a link is elsewhere
-        else:
-            files.update(place for place in walk(new) if place.is_symlink() or place.is_file())
-    return {str(file.relative_to(top)) for file in files - leaving}
+    blocking = set(chain.from_iterable(_in_the_way(top, new) for new in added))
+    return {str(file.relative_to(top)) for file in blocking - leaving}
 
 
-def find_undo(repository: Repository, merge: Merge, work: Path) -> str:
+def _in_the_way(
+    top: Path,
+    new: Path,
+) -> list[Path]:
+    """Return what must leave before a file can be written."""
+    around = [folder for folder in new.parents if top in folder.parents]
+    for place in (*reversed(around), new):
+        if place.is_symlink() or (os.path.lexists(place) and not place.is_dir()):
+            return [place]  # what is behind a link is elsewhere
+    return [place for place in walk(new) if place.is_symlink() or place.is_file()]
+
+
+def find_undo(
+    repository: Repository,
+    merge: Merge,
+    work: Path,
+) -> str:
     """Return the command that undoes a merge, after trying it on a copy; empty if it fails."""
     if not merge.stages:
         return f"read-tree -m -u {merge.tree[:12]} HEAD"
@@ -112,7 +127,11 @@ def find_undo(repository: Repository, merge: Merge, work: Path) -> str:
     return " ".join(undo) if repository.run(*undo, variables=variables).ok else ""
 
 
-def apply(repository: Repository, merge: Merge, message: str) -> None:
+def apply(
+    repository: Repository,
+    merge: Merge,
+    message: str,
+) -> None:
     """Write the merge to the work tree and the index.
 
     With conflicts, leave what `git cherry-pick` leaves.
@@ -143,7 +162,10 @@ def apply(repository: Repository, merge: Merge, message: str) -> None:
         repository.git("update-ref", "--create-reflog", "-m", message, *reference)
 
 
-def _restore(repository: Repository, merge: Merge) -> None:
+def _restore(
+    repository: Repository,
+    merge: Merge,
+) -> None:
     """Undo what git wrote before it failed: none of these files had uncommitted changes."""
     present = []
     for path, (before, _) in merge.changes.items():

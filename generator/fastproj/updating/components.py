@@ -87,7 +87,11 @@ def add(
     return _change(project, table, chosen, "Add", dry_run, data)
 
 
-def remove(where: Path, names: list[str], dry_run: bool) -> Change:
+def remove(
+    where: Path,
+    names: list[str],
+    dry_run: bool,
+) -> Change:
     """Remove components from a project. Files that were edited stay."""
     project = read_project(where)
     table = _table_of(project, names)
@@ -122,7 +126,10 @@ def _change(
     return update(project.root, request), changed
 
 
-def _table_of(project: Project, names: list[str]) -> Table:
+def _table_of(
+    project: Project,
+    names: list[str],
+) -> Table:
     """Return the components of a project's template, which must have these."""
     with scratch_folder(Path(tempfile.gettempdir()), "components") as work:
         questions = questions_in(project.template(work).at(project.version))
@@ -134,7 +141,10 @@ def _table_of(project: Project, names: list[str]) -> Table:
     return table
 
 
-def _table(questions: Answers, answers: Answers) -> Table:
+def _table(
+    questions: Answers,
+    answers: Answers,
+) -> Table:
     """Return the template's components by name, in their order."""
     entries = component_table(questions)
     if not entries:

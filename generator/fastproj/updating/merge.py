@@ -83,28 +83,27 @@ def merge(
     """
     files = repository.files(head)
     moved, notes = _follow_moved_folders(repository, renderings, files)
-    old = {moved[path]: entry for path, entry in renderings.old.items()}
-    new = {moved[path]: entry for path, entry in renderings.new.items()}
+    old = _at_places(renderings.old, moved)
+    new = _at_places(renderings.new, moved)
     renames = _moved_renames(renderings.renames, moved)
     renames_by_user = _moved_renames(renderings.renames_by_user, moved)
-    own = {moved[path]: reason for path, reason in own.items()}
+    own = _at_places(own, moved)
     missing = old.keys() - files.keys() - renames_by_user.keys()
 
-    # What stays as the user has it has no change between the two renderings.
-    base = dict(old)
+    base = old | {repository.answers_file: files[repository.answers_file]}
     theirs = dict(new)
-    base[repository.answers_file] = files[repository.answers_file]
-    for path, (kind, reason) in _kept(old, files, new, renames, missing, own).items():
+    kept = _kept(old, files, new, renames, missing, own)
+    for path, (kind, reason) in kept.items():
         if new.get(path) != old.get(path):
             notes.append(f"{kind:9} {renames_by_user.get(path, path)}: {reason}")
+        # without a change between the two renderings
         theirs.pop(path, None)
-        if path in old:
-            theirs[path] = old[path]
-    for path in missing & renames.keys():
-        theirs.pop(renames[path], None)
+        theirs |= {path: old[path]} if path in old else {}
     for was, now in renames.items():
         blocking = files.keys() & _folders_of([now])
-        if blocking and now in theirs:  # git could merge this, but not undo it
+        if was in missing:
+            theirs.pop(now, None)
+        elif blocking and now in theirs:  # git could merge this, but not undo it
             theirs[was] = theirs.pop(now)
             reason = f"is not renamed to {now}, as {min(blocking)} is no folder here"
             notes.append(f"yours     {renames_by_user.get(was, was)}: {reason}")
@@ -116,51 +115,79 @@ def merge(
     _merge_tree(repository, work / "merge", user, result)
 
     after = repository.files(result.tree)
-    for path in sorted(files.keys() | after.keys()):
-        if files.get(path) != after.get(path):
-            result.changes[path] = (files.get(path), after.get(path))
-    for was, now in renames.items():
-        if was in files and was not in after and now in after:
-            result.renamed[was] = now
+    result.changes = _changes(files, after)
+    left = files.keys() - after.keys()
+    result.renamed = {was: now for was, now in renames.items() if was in left and now in after}
     return result
 
 
+def _changes(
+    before: Tree,
+    after: Tree,
+) -> dict[str, tuple[str | None, str | None]]:
+    paths = sorted(before.keys() | after.keys())
+    entries = {path: (before.get(path), after.get(path)) for path in paths}
+    return {path: (was, now) for path, (was, now) in entries.items() if was != now}
+
+
 def _follow_moved_folders(
-    repository: Repository, renderings: Renderings, files: Tree
+    repository: Repository,
+    renderings: Renderings,
+    files: Tree,
 ) -> tuple[dict[str, str], list[str]]:
-    """Return where the user has each rendered path, and notes on folders that new files follow.
-
-    A folder was moved if more than half of its files are in another one, at the same places.
-    """
-    places: dict[str, Counter[str]] = defaultdict(Counter)
-    for was in renderings.old:
-        now = was if was in files else renderings.renames_by_user.get(was, "")
-        for parent in map(str, PurePath(was).parents):
-            rest = was[len(parent) :]
-            if now and parent != ".":
-                places[parent][now.removesuffix(rest) if now.endswith(rest) else ""] += 1
-    folders = {}
-    for folder, targets in places.items():
-        target, votes = targets.most_common(1)[0]
-        is_inside = target.startswith(repository.prefix) and target not in ("", folder)
-        if is_inside and 2 * votes > targets.total():
-            folders[folder] = target
-
+    """Return where the user has each rendered path, and notes on folders that new files follow."""
+    folders = _moved_folders(repository, renderings, files)
     rendered = renderings.old | renderings.new
     moved = {path: path for path in rendered}
     notes = set()
     for path in rendered.keys() - files.keys():
-        for folder in map(str, PurePath(path).parents):
-            target = f"{folders.get(folder)}{path[len(folder) :]}"
-            if folder in folders and target not in rendered:
-                moved[path] = target
-                if path not in renderings.old:
-                    notes.add(f"moved     {folder} is {folders[folder]} here: new files go there")
-                break
+        around = [str(folder) for folder in PurePath(path).parents if str(folder) in folders]
+        if not around:
+            continue
+        target = folders[around[0]] + path[len(around[0]) :]
+        if target not in rendered:
+            moved[path] = target
+            if path not in renderings.old:
+                notes.add(f"moved     {around[0]} is {folders[around[0]]} here: new files go there")
     return moved, sorted(notes)
 
 
-def _moved_renames(renames: dict[str, str], moved: dict[str, str]) -> dict[str, str]:
+def _moved_folders(
+    repository: Repository,
+    renderings: Renderings,
+    files: Tree,
+) -> dict[str, str]:
+    """Return the folders that the user moved, and where to.
+
+    More than half of the files of such a folder are in another one, at the same places.
+    """
+    places: dict[str, Counter[str]] = defaultdict(Counter)
+    for was in renderings.old:
+        now = was if was in files else renderings.renames_by_user.get(was)
+        for parent in PurePath(was).parents if now else ():
+            rest = was[len(str(parent)) :]
+            is_same = now is not None and now.endswith(rest)
+            places[str(parent)][str(now).removesuffix(rest) if is_same else ""] += 1
+    moved = {}
+    for folder, targets in places.items():
+        target, votes = targets.most_common(1)[0]
+        is_inside = target.startswith(repository.prefix) and target not in ("", folder)
+        if is_inside and 2 * votes > targets.total() and folder != ".":
+            moved[folder] = target
+    return moved
+
+
+def _at_places(
+    texts: dict[str, str],
+    moved: dict[str, str],
+) -> dict[str, str]:
+    return {moved[path]: text for path, text in texts.items()}
+
+
+def _moved_renames(
+    renames: dict[str, str],
+    moved: dict[str, str],
+) -> dict[str, str]:
     pairs = {moved[was]: moved.get(now, now) for was, now in renames.items()}
     return {was: now for was, now in pairs.items() if was != now}
 
@@ -199,7 +226,12 @@ def _folders_of(paths: Iterable[str]) -> set[str]:
     return folders
 
 
-def _merge_tree(repository: Repository, folder: Path, user: str, result: Merge) -> None:
+def _merge_tree(
+    repository: Repository,
+    folder: Path,
+    user: str,
+    result: Merge,
+) -> None:
     """Let git merge, and parse its output.
 
     The folder becomes another work tree of the repository, in which HEAD and TEMPLATE are the names

@@ -25,7 +25,11 @@ class Project:
     version: str  # a tag of the template
     answers: Answers
 
-    def template(self, work: Path, location: str | None = None) -> Template:
+    def template(
+        self,
+        work: Path,
+        location: str | None = None,
+    ) -> Template:
         """Clone the template, or that of another location, which must have this version as well."""
         template = open_template(self.location if location is None else location, work)
         if not template.has(self.version):
@@ -103,7 +107,10 @@ def status(where: Path) -> Status:
     )
 
 
-def newest_for(project: Project, template: Template) -> str:
+def newest_for(
+    project: Project,
+    template: Template,
+) -> str:
     """Return the newest version of a template, or the project's own if that is newer."""
     newest = version_of(template.newest)
     own = version_of(project.version)

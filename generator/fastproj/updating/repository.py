@@ -61,7 +61,11 @@ class Repository:
             variables=_VARIABLES | more,
         )
 
-    def git(self, *arguments: str, **options: Any) -> str:
+    def git(
+        self,
+        *arguments: str,
+        **options: Any,
+    ) -> str:
         """Run git with the options of `run` and return its output; raises an error if git fails."""
         done = self.run(*arguments, **options)
         if not done.ok:
@@ -93,13 +97,21 @@ class Repository:
             files[path] = f"{mode} {object_id}"
         return files
 
-    def renames(self, before: str, after: str) -> dict[str, str]:
+    def renames(
+        self,
+        before: str,
+        after: str,
+    ) -> dict[str, str]:
         """Return the renamed paths between two trees, as a merge detects them."""
         options = ["-r", "-z", "-M", "-l32767", "--diff-filter=R"]
         parts = self.lines("diff-tree", *options, before, after)
         return dict(zip(parts[1::3], parts[2::3], strict=True))
 
-    def tree_of(self, rendering: Path, index: Path) -> str:
+    def tree_of(
+        self,
+        rendering: Path,
+        index: Path,
+    ) -> str:
         """Return HEAD's tree with the project's folder as rendered."""
         scratch = {"GIT_INDEX_FILE": index, "GIT_WORK_TREE": rendering, "GIT_DIR": self.git_dir}
         # with its attributes
@@ -110,7 +122,11 @@ class Repository:
         self.git(*add, settings=_AS_RENDERED, variables=scratch)
         return self.git("write-tree", variables=scratch)
 
-    def index_info(self, lines: Sequence[str], variables: Variables) -> None:
+    def index_info(
+        self,
+        lines: Sequence[str],
+        variables: Variables,
+    ) -> None:
         """Write entries to an index, by default to that of the repository."""
         data = os.fsencode("\0".join([*lines, ""]))
         self.git("update-index", "-z", "--index-info", data=data, variables=variables)

@@ -65,7 +65,10 @@ class UpdateResult:
         return self.merge is not None and bool(self.merge.stages)
 
 
-def update(where: Path, request: Request) -> UpdateResult:
+def update(
+    where: Path,
+    request: Request,
+) -> UpdateResult:
     """Update a project and leave the result staged; after an error, nothing was changed."""
     preload()
     project = read_project(where)
@@ -98,7 +101,11 @@ def update(where: Path, request: Request) -> UpdateResult:
     return UpdateResult(project, target, changed, result, message)
 
 
-def _target(project: Project, template: Template, to: str | None) -> str:
+def _target(
+    project: Project,
+    template: Template,
+    to: str | None,
+) -> str:
     """Return the version to update to."""
     if to is None:
         return newest_for(project, template)
@@ -127,7 +134,11 @@ def _merge(
     return merge(repository, renderings, head, own, message, work)
 
 
-def _keep_components(project: Project, questions: Answers, answers: Answers) -> list[str]:
+def _keep_components(
+    project: Project,
+    questions: Answers,
+    answers: Answers,
+) -> list[str]:
     """Add the project's components to the answers, with those that they now require.
 
     Return those that the template no longer has for the project's framework.
@@ -147,7 +158,10 @@ def _keep_components(project: Project, questions: Answers, answers: Answers) -> 
 
 
 def _own_files(
-    project: Project, template: Template, dropped: list[str], work: Path
+    project: Project,
+    template: Template,
+    dropped: list[str],
+    work: Path,
 ) -> dict[str, str]:
     """Return the files of components that the template dropped, which stay with the user."""
     if not dropped:
@@ -168,7 +182,11 @@ def _own_files(
     return files
 
 
-def _renderings(repository: Repository, head: str, work: Path) -> Renderings:
+def _renderings(
+    repository: Repository,
+    head: str,
+    work: Path,
+) -> Renderings:
     """Read the renderings, where files that the user converted to CRLF are so, to merge lines."""
     old = repository.tree_of(work / "old", work / "old.index")
     new = repository.tree_of(work / "new", work / "new.index")
