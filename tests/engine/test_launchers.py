@@ -111,6 +111,8 @@ WRONG: list[dict[str, str]] = [
     *({name: text} for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") for text in ("0", "1", "2")),
     *({"LOCAL_WORLD_SIZE": text} for text in ("0", "abc", "2")),
     *(TWO | {name: text} for name in list(TWO)[:4] for text in ("", "abc", "-1", "1.5")),
+    *(TWO | {"MASTER_PORT": text} for text in ("", "abc", "99999")),
+    TWO | {"MASTER_ADDR": ""},
     ONE | {"RANK": "1"},
     TWO | {"WORLD_SIZE": "0"},
     TWO | {"RANK": "2"},

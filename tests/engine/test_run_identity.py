@@ -435,7 +435,7 @@ FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda state: {"step": 9, "weights": state["model"]},
         "has no model: remove its folder",
     ),
-    "a list": (lambda state: [1, 2], "has no model"),
+    "a list": (lambda state: [1, 2], "cannot be read"),
     "a tensor": (lambda state: torch.ones(3), "cannot be read"),
     "a pickle of code": (lambda state: {"step": subprocess.Popen}, "has something else than"),
     "text": (lambda state: b"hello", "cannot be read"),

@@ -12,7 +12,7 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from pickle import UnpicklingError
@@ -223,7 +223,7 @@ def _weights_file(folder: Path) -> Path:
     return whole if whole.exists() else folder / "state.pt"
 
 
-def _load(file: Path, keys: Collection[str], mmap: bool = False) -> dict[str, Any]:
+def _load(file: Path, keys: Set[str], mmap: bool = False) -> dict[str, Any]:
     """Return the content of a file, which must have these keys; with `mmap`, without its tensors.
 
     Nothing in it is executed.
@@ -231,9 +231,8 @@ def _load(file: Path, keys: Collection[str], mmap: bool = False) -> dict[str, An
     problem = ""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
-        for key in sorted(keys):
-            if key not in content:
-                problem = f"has no {key}"
+        for key in sorted(keys - content.keys()):
+            problem = f"has no {key}"
     except UnpicklingError:
         problem = "has something else than tensors and numbers"
     except Exception as error:  # torch raises many kinds

@@ -130,20 +130,15 @@ def _join(rank: int, size: int, device: torch.device) -> Any:
     try:
         store = next(rendezvous("env://", rank, size, timeout=JOIN))[0]
         store.set_timeout(default_pg_timeout)
-        if device.index is None:
-            # not the default backends, whose barrier uses a GPU if there is one
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-        else:
+        # not the default backends, whose barrier uses a GPU if there is one
+        backend = "gloo"
+        gpu = None
+        if device.index is not None:
             # with `device_id` alone, there would be no backend for tensors on the CPU
-            of_device = dist.get_default_backend_for_device(device)
-            dist.init_process_group(
-                f"cpu:gloo,{device.type}:{of_device}",
-                store=store,
-                rank=rank,
-                world_size=size,
-                device_id=device,
-            )
-    except (dist.DistNetworkError, dist.DistStoreError, ValueError) as error:
+            backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
+            gpu = device
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, device_id=gpu)
+    except (dist.DistNetworkError, dist.DistStoreError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         late = f"not all of {size} ranks have joined ({reason})"
         raise UserError(f"{late}: look for an error of another rank") from None

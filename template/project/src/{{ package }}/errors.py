@@ -72,21 +72,20 @@ def launched_rank() -> tuple[int, int, int]:
     Raises:
         UserError: variables of a launcher, such as torchrun, are missing or contradict each other.
     """
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     given = {name: os.environ[name] for name in names if name in os.environ}
-    if not given:
+    if given.keys() <= {"MASTER_ADDR", "MASTER_PORT"}:
         return 0, 1, 0
     if given.get("WORLD_SIZE") == "1":  # some schedulers set no more for one process
         given.setdefault("LOCAL_RANK", "0")
     with suppress(KeyError, ValueError):
         rank, size, local = (int(given[name]) for name in names[:3])
-        can_join = size == 1 or {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+        can_join = size == 1 or (given["MASTER_ADDR"] and int(given["MASTER_PORT"]) < 65536)
         if 0 <= rank < size and 0 <= local < int(given.get(names[3], size)) and can_join:
             return rank, size, local
     found = ", ".join(f"{name}={value}" for name, value in given.items())
     raise UserError(
-        f"{', '.join(names)}, MASTER_ADDR and MASTER_PORT of a launcher do not fit ({found}): "
-        "start with torchrun, or unset them"
+        f"{', '.join(names)} of a launcher do not fit ({found}): start with torchrun, or unset them"
     )
 
 
