@@ -33,7 +33,7 @@ def test_each_block_is_compiled_and_training_does_not_change(
 ) -> None:
     model = build(ModelConfig(), load_all(DataConfig())[2])
     if no_compile_reason(model):
-        pytest.skip(no_compile_reason(model))
+        pytest.skip(f"needs another model: {no_compile_reason(model)}")
     train_here(tmp_path / "eager", *SHORT)
     compiled.assert_not_called()
     train_here(tmp_path / "compiled", *SHORT, ENABLED)
