@@ -53,12 +53,20 @@ class Debug(Component):
 
     name = "debug"
 
-    def __init__(self, cfg: DebugConfig, world: World) -> None:
+    def __init__(
+        self,
+        cfg: DebugConfig,
+        world: World,
+    ) -> None:
         self.cfg = cfg
         self.device = world.device
         self.on_exit = ExitStack()
 
-    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+    def check(
+        self,
+        cfg: BaseConfig,
+        enabled: Collection[str],
+    ) -> None:
         if self.cfg.synchronization != "off" and self.device.type != "cuda":
             why = f"only CUDA reports it, and this run is on {self.device}: use off"
             self.cfg.refuse("synchronization", why)
@@ -84,7 +92,11 @@ class Debug(Component):
             self.on_exit.callback(torch.use_deterministic_algorithms, before)
             torch.use_deterministic_algorithms(True)
 
-    def wrap_step(self, run: Run, step: Step) -> Step:
+    def wrap_step(
+        self,
+        run: Run,
+        step: Step,
+    ) -> Step:
         warm_step = run.step + WARMUP
         is_checked = not self.cfg.gradcheck
 

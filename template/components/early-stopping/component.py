@@ -30,7 +30,11 @@ class EarlyStopping(Component):
 
     name = "early_stopping"
 
-    def __init__(self, cfg: EarlyStoppingConfig, world: World) -> None:
+    def __init__(
+        self,
+        cfg: EarlyStoppingConfig,
+        world: World,
+    ) -> None:
         self.cfg = cfg
         self.best = math.inf
         """The best value so far, negated if a higher one is better."""
@@ -73,7 +77,10 @@ class EarlyStopping(Component):
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "since": self.since, "step": self.step, "rule": self.rule}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+    ) -> None:
         """Restore the count; a run that had none starts to count."""
         self.best = state.get("best", math.inf)
         self.since = state.get("since", 0)

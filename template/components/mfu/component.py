@@ -78,7 +78,11 @@ class Mfu(Component):
 
     name = "mfu"
 
-    def __init__(self, cfg: MfuConfig, world: World) -> None:
+    def __init__(
+        self,
+        cfg: MfuConfig,
+        world: World,
+    ) -> None:
         self.rank = world.rank
         self.flops = 0
         self.peak = 0.0
@@ -99,8 +103,16 @@ class Mfu(Component):
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         self.peak = peak(name, precision.name_of(run.cfg.speed, device))
 
-    def wrap_step(self, run: Run, step: Step) -> Step:
-        def compute_gradients(batch: Any, is_first: bool, is_last: bool) -> Metrics:
+    def wrap_step(
+        self,
+        run: Run,
+        step: Step,
+    ) -> Step:
+        def compute_gradients(
+            batch: Any,
+            is_first: bool,
+            is_last: bool,
+        ) -> Metrics:
             if self.copy is not None:
                 self.flops = self._count(self.copy, batch) * run.plan.accumulation_steps
                 self.copy = None
@@ -108,7 +120,11 @@ class Mfu(Component):
 
         return step._replace(compute_gradients=compute_gradients)
 
-    def on_log(self, run: Run, row: dict[str, float]) -> None:
+    def on_log(
+        self,
+        run: Run,
+        row: dict[str, float],
+    ) -> None:
         if self.flops:
             row["tflops"] = (
                 self.flops * row["samples_per_second"] / run.plan.global_batch_size / 1e12
@@ -116,7 +132,11 @@ class Mfu(Component):
             if self.peak:
                 row["mfu"] = row["tflops"] / self.peak
 
-    def _count(self, model: nn.Module, batch: Any) -> int:
+    def _count(
+        self,
+        model: nn.Module,
+        batch: Any,
+    ) -> int:
         # an operation of the CPU's LSTM, which torch's counter does not know
         lstm = torch.ops.aten.mkldnn_rnn_layer
         lstm_backward = torch.ops.aten.mkldnn_rnn_layer_backward
@@ -163,12 +183,20 @@ def peak(device: str, precision_name: str) -> float:
     return 0
 
 
-def _lstm_flops(sequence: torch.Size, *weights: torch.Size, **_: Any) -> int:
+def _lstm_flops(
+    sequence: torch.Size,
+    *weights: torch.Size,
+    **_: Any,
+) -> int:
     """Return the FLOPs of a sequence (length, batch, channels) times the first two matrices."""
     length, batch = sequence[:2]
     per_sample: int = math.prod(weights[0]) + math.prod(weights[1])
     return 2 * length * batch * per_sample
 
 
-def _lstm_backward_flops(sequence: torch.Size, *weights: torch.Size, **_: Any) -> int:
+def _lstm_backward_flops(
+    sequence: torch.Size,
+    *weights: torch.Size,
+    **_: Any,
+) -> int:
     return 2 * _lstm_flops(sequence, *weights)

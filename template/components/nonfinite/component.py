@@ -35,14 +35,22 @@ class Nonfinite(Component):
 
     name = "nonfinite"
 
-    def __init__(self, cfg: NonfiniteConfig, world: World) -> None:
+    def __init__(
+        self,
+        cfg: NonfiniteConfig,
+        world: World,
+    ) -> None:
         self.cfg = cfg
         self.device = world.device
         self.row: dict[str, float] = {}
         """The model's metrics in the last row."""
         self.names: list[str] = []
 
-    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+    def check(
+        self,
+        cfg: BaseConfig,
+        enabled: Collection[str],
+    ) -> None:
         if precision.name_of(cfg.speed, self.device) == "fp16":
             raise UserError(
                 "nonfinite.enabled is true: fp16 skips such steps itself, so use bf16, "
@@ -58,7 +66,11 @@ class Nonfinite(Component):
         self.in_a_row = torch.zeros_like(self.bad)
         """Those in succession up to now."""
 
-    def wrap_step(self, run: Run, step: Step) -> Step:
+    def wrap_step(
+        self,
+        run: Run,
+        step: Step,
+    ) -> Step:
         weights = [weight for weight in run.model.parameters() if weight.requires_grad]
         buffers = list(run.model.buffers())
         before = [buffer.clone() for buffer in buffers]
@@ -66,7 +78,11 @@ class Nonfinite(Component):
         if on_device:
             run.optimizer.found_inf = self.bad  # type: ignore[attr-defined]
 
-        def compute_gradients(batch: Any, is_first: bool, is_last: bool) -> Metrics:
+        def compute_gradients(
+            batch: Any,
+            is_first: bool,
+            is_last: bool,
+        ) -> Metrics:
             if is_first:
                 _copy(buffers, before)
             metrics = step.compute_gradients(batch, is_first, is_last)
@@ -100,7 +116,11 @@ class Nonfinite(Component):
         value = torch.where(finite, value.detach(), last * TINY)
         return value, torch.where(finite, count, TINY)
 
-    def on_log(self, run: Run, row: dict[str, float]) -> None:
+    def on_log(
+        self,
+        run: Run,
+        row: dict[str, float],
+    ) -> None:
         if run.step % run.cfg.log.every != 0 and not run.plan.validates(run.step):
             return  # at a stop, so that a resumed run repeats the uninterrupted one
         in_a_row = int(self.in_a_row.item())
@@ -117,7 +137,10 @@ class Nonfinite(Component):
         skipped = self.skipped.item()
         return {"skipped": skipped, "in_a_row": self.in_a_row.item(), "row": self.row}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+    ) -> None:
         self.skipped.fill_(state.get("skipped", 0.0))
         self.in_a_row.fill_(state.get("in_a_row", 0.0))
         self.row = dict(state.get("row", {}))
@@ -133,6 +156,9 @@ def _reads_found_inf(optimizer: torch.optim.Optimizer) -> bool:
 
 
 @torch.no_grad()
-def _copy(values: list[Tensor], to: list[Tensor]) -> None:
+def _copy(
+    values: list[Tensor],
+    to: list[Tensor],
+) -> None:
     for value, target in zip(values, to, strict=True):
         target.copy_(value)

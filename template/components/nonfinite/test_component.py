@@ -17,7 +17,11 @@ from .support import equal, rows, train_here
 ON = ("--nonfinite.enabled=true", "--train.eval_every=3", "--run.keep=20", "--log.every=3")
 
 
-def train_with(folder: Path, bad: range, *options: str) -> None:
+def train_with(
+    folder: Path,
+    bad: range,
+    *options: str,
+) -> None:
     """Train with a loss of NaN in some steps, counted from 0."""
     calls: list[None] = []
 

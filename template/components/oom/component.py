@@ -46,7 +46,11 @@ class Oom(Component):
 
     name = "oom"
 
-    def __init__(self, cfg: OomConfig, world: World) -> None:
+    def __init__(
+        self,
+        cfg: OomConfig,
+        world: World,
+    ) -> None:
         self.smallest = cfg.smallest
         self.size = 0
         """Samples per forward pass; 0 until memory has run out."""
@@ -73,7 +77,11 @@ class Oom(Component):
         file = run.folder / FILE
         self.size = int(run.world.broadcast(file.read_text("utf-8") if file.exists() else "0"))
 
-    def wrap_step(self, run: Run, step: Step) -> Step:
+    def wrap_step(
+        self,
+        run: Run,
+        step: Step,
+    ) -> Step:
         def in_chunks(micro: int) -> Metrics:
             batch, is_first, is_last = self.micro_batches[micro]
             if self.size == 0:
@@ -134,7 +142,10 @@ class Oom(Component):
     def state_dict(self) -> dict[str, Any]:
         return {"size": self.size}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+    ) -> None:
         """Take the smaller of the sizes in the checkpoint and in the file, which is newer."""
         saved = state.get("size", 0)
         self.size = min(self.size or saved, saved or self.size)

@@ -68,7 +68,10 @@ def predict_samples(
         yield from zip(outputs, targets.cpu(), strict=True)
 
 
-def write_table(rows: list[dict[str, Any]], file: Path) -> None:
+def write_table(
+    rows: list[dict[str, Any]],
+    file: Path,
+) -> None:
     """Write rows as CSV."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", newline="", encoding="utf-8") as stream:
@@ -78,7 +81,9 @@ def write_table(rows: list[dict[str, Any]], file: Path) -> None:
     print(f"wrote {file}")
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(
+    argv: list[str] | None = None,
+) -> None:
     """Read the command line, and predict."""
     parser = argparse.ArgumentParser(description="Predict with a run's best weights.")
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")

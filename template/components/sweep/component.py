@@ -167,7 +167,9 @@ def run_trial(
     print(f"{name} {state.name.lower()}: {args.metric} {result:.6g}", flush=True)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(
+    arguments: list[str] | None = None,
+) -> None:
     """Search with the options of the command line."""
     parser = argparse.ArgumentParser(description="Search for good options with Optuna.")
     parser.add_argument("search", type=Path, help="YAML file: a range or list per option")
