@@ -105,7 +105,7 @@ def test_lightning_starts_its_processes_itself_but_for_clusters(
     train = "-m proj.train fit --config configs/default.yaml"
     local = run(copied, "local.sh", "--model.lr", "3e-4")
     assert local.stdout == f"{train} --trainer.devices 8 --trainer.num_nodes 1 --model.lr 3e-4\n"
-    done = run(copied, "multinode.sh", RUN_NAME="first", MASTER_ADDR="10.0.0.1", PROCESSES="4")
+    done = run(copied, "multinode.sh", **FIRST, PROCESSES="4")
     named = "--trainer.logger.version first --ckpt_path last"
     assert done.stdout.endswith(f" {train[3:]} --trainer.devices 4 --trainer.num_nodes 2 {named}\n")
     stand_in(tmp_path / "bin/srun", 'shift; "$@"')
@@ -116,6 +116,26 @@ def test_lightning_starts_its_processes_itself_but_for_clusters(
         done.stdout
         == f"{train} --trainer.devices 8 --trainer.num_nodes 2 {named} --model.lr 3e-4\n"
     ), done.stderr
+
+
+FIRST = {"RUN_NAME": "first", "MASTER_ADDR": "10.0.0.1", "GPUS": "1 10.0.0.1"}
+"""Variables of the first machine; what Python prints says that it is the first one."""
+
+
+def test_multinode_starts_torchrun(folder: Path) -> None:
+    words = run(folder, "multinode.sh", "--optim.lr", "3e-4", **FIRST, NODES="1:2").stdout
+    assert f"{TORCHRUN} --nnodes 1:2 --nproc-per-node 8 --max-restarts 3 " in words
+    assert " --rdzv-id first --rdzv-endpoint 10.0.0.1:29400 --rdzv-conf is_host=1 " in words
+    assert words.endswith(f" {TRAIN} --run.name first --optim.lr 3e-4\n")
+
+
+def test_machine_whose_first_one_does_not_answer_ends_with_a_line(folder: Path) -> None:
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "GPUS": "0 127.0.0.1", "WAIT": "0"}
+    done = run(folder, "multinode.sh", **FIRST | place)
+    message = (
+        "127.0.0.1:1 does not answer: start this command there too, or set WAIT to more seconds"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: {message}\n")
 
 
 @pytest.mark.parametrize(
@@ -140,9 +160,7 @@ def test_lightning_starts_its_processes_itself_but_for_clusters(
 def test_multinode_refuses_what_cannot_start(
     variables: dict[str, str], message: str, folder: Path
 ) -> None:
-    done = run(
-        folder, "multinode.sh", **{"RUN_NAME": "first", "MASTER_ADDR": "10.0.0.1"} | variables
-    )
+    done = run(folder, "multinode.sh", **FIRST | variables)
     assert (done.returncode != 0, done.stdout) == (True, "")
     assert done.stderr.count("\n") == 1
     assert done.stderr.endswith(f"{message}\n")
@@ -166,7 +184,8 @@ def slurm(
 ) -> tuple[str, list[str]]:
     """Run the batch script with commands of SLURM that write down how they are called; return output and calls."""
     programs, record = folder.parent / "bin", folder.parent / "calls"
-    stand_in(programs / "srun", f'echo srun >> {record}; shift; "$@"; exit {status}')
+    saves = 'if [ -n "${SAVES-}" ]; then mkdir "$SAVES"; fi'
+    stand_in(programs / "srun", f'echo srun >> {record}; shift; "$@"; {saves}; exit {status}')
     stand_in(programs / "squeue", f"echo {state}")
     stand_in(
         programs / "scontrol",
@@ -210,9 +229,13 @@ def test_slurm_requeues_a_run_that_was_stopped(
         assert f"\n#SBATCH {option}\n" in script
 
 
-def test_slurm_starts_a_failed_run_again_once_it_has_a_checkpoint(folder: Path) -> None:
-    (folder / "runs/slurm-4711/checkpoints/step-1").mkdir(parents=True)
-    assert slurm(folder, status=137, state="RUNNING")[1] == ["srun"] * 4
+def test_slurm_requeues_a_failed_run_only_if_it_has_a_new_checkpoint(folder: Path) -> None:
+    checkpoints = folder / "runs/slurm-4711/checkpoints"
+    (checkpoints / "step-1").mkdir(parents=True)
+    assert slurm(folder, status=137, state="RUNNING")[1] == ["srun"]
+    (folder.parent / "calls").unlink()
+    called = slurm(folder, status=137, state="RUNNING", SAVES=str(checkpoints / "step-2"))[1]
+    assert called == ["srun", "requeue 4711"]
 
 
 def test_slurm_array_has_a_run_for_each_seed(folder: Path) -> None:

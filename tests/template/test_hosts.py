@@ -2,9 +2,7 @@
 
 import os
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -125,8 +123,9 @@ def test_host_that_was_killed_joins_again(folder: Path, hosts: list[Host]) -> No
 
 @namespaces
 def test_one_of_two_hosts_is_enough_for_an_elastic_job(folder: Path, hosts: list[Host]) -> None:
-    first = start(folder, "multinode.sh", on=hosts[0], RUN_NAME="elastic", NODES="1:2")
-    second = start(folder, "multinode.sh", on=hosts[1], RUN_NAME="elastic", NODES="1:2")
+    options = [*OPTIONS, "--train.global_batch_size=128"]
+    job = {"RUN_NAME": "elastic", "NODES": "1:2"}
+    first, second = (start(folder, "multinode.sh", *options, on=host, **job) for host in hosts)
     until(lambda: any(folder.glob("runs/elastic/checkpoints/step-*")), first, second)
     kill_host(second, "elastic")
     printed = finished(first)
@@ -135,29 +134,9 @@ def test_one_of_two_hosts_is_enough_for_an_elastic_job(folder: Path, hosts: list
 
 
 @namespaces
-def test_hosts_that_cannot_train_together_end_with_a_line(
-    folder: Path, hosts: list[Host], tmp_path: Path
-) -> None:
+def test_host_without_the_first_one_ends_with_a_line(folder: Path, hosts: list[Host]) -> None:
     alone = start(folder, "multinode.sh", on=hosts[1], RUN_NAME="a", WAIT="2")
-    assert re.fullmatch(r"error: 10.39.0.1:29400 does not answer .*\n", finish(alone)[1])
-    other = shutil.copytree(folder, tmp_path / "proj")
-    model = other / "src/proj/model.py"
-    model.write_text(model.read_text() + "# an edit\n")
-    first = start(folder, "multinode.sh", on=hosts[0], RUN_NAME="a")
-    second = start(other, "multinode.sh", on=hosts[1], RUN_NAME="a")
-    message = "src here and on 10.39.0.1 differ: use the same commit and command on all machines"
-    assert finish(second) == ("", f"error: {message}\n")
-    first.terminate()
-    finish(first)
-
-
-def test_port_of_another_program_is_refused(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-        run = start(folder, "multinode.sh", RUN_NAME="a", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-        message = f"another program uses 127.0.0.1:{port}: set MASTER_PORT to the same free port on all machines"
-        assert finish(run) == ("", f"error: {message}\n")
-        assert run.returncode == 1
+    assert re.fullmatch(r"error: 10.39.0.1:29400 does not answer: .*\n", finish(alone)[1])
 
 
 def test_local_starts_all_processes_again_after_one_was_killed(folder: Path) -> None:

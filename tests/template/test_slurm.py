@@ -77,13 +77,9 @@ def test_run_is_requeued_at_the_time_limit_and_ends_as_an_uninterrupted_one(
     cluster: Cluster, folder: Path, whole: str
 ) -> None:
     job = submit(cluster, folder, "--time=1", "--signal=USR1@45")
-    wait_for(
-        lambda: "Restarts=1" in cluster.run("scontrol", "show", "job", job), cluster.daemons, 150
-    )
+    start_at_once(cluster, job)
     stopped = saved(folder / "runs", f"slurm-{job}")["step"]
     assert stopped < 1500, "so it has not ended before the signal"
-    for change in ("TimeLimit=10", "StartTime=now"):  # SLURM would wait for two minutes
-        cluster.run("scontrol", "update", f"JobId={job}", change)
     requeued = time.monotonic()
     ended(cluster, job)
     output = (folder / f"slurm-{job}.out").read_text()
@@ -96,12 +92,22 @@ def test_run_is_requeued_at_the_time_limit_and_ends_as_an_uninterrupted_one(
     )
 
 
-def test_killed_task_starts_again_in_the_same_job(
+def start_at_once(cluster: Cluster, job: str) -> None:
+    """Wait until a job is requeued, and start it: SLURM would wait for two minutes."""
+    wait_for(
+        lambda: "Restarts=1" in cluster.run("scontrol", "show", "job", job), cluster.daemons, 150
+    )
+    for change in ("TimeLimit=10", "StartTime=now"):
+        cluster.run("scontrol", "update", f"JobId={job}", change)
+
+
+def test_job_with_a_killed_task_is_requeued_and_ends_as_an_uninterrupted_one(
     cluster: Cluster, folder: Path, whole: str
 ) -> None:
     job = submit(cluster, folder)
     wait_for(lambda: trains(folder, job), cluster.daemons)
     os.kill(rank_of(f"slurm-{job}", "1"), signal.SIGKILL)
+    start_at_once(cluster, job)
     ended(cluster, job)
     assert "a task ended with status 137" in (folder / f"slurm-{job}.out").read_text()
     assert equal(saved(folder / "runs", f"slurm-{job}"), saved(folder / "runs", whole))
