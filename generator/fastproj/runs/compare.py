@@ -201,6 +201,9 @@ class Request:
         if name == SPEED:
             return Metric(name, lower_is_better=False)
         known = sorted(run.columns["val"].keys() - {"step", "seconds"})
+        if not known:
+            every = run.names.name("train.eval_every")
+            raise UsageError(f"the runs have no validation: lower {every}")
         if name not in known:
             raise UsageError(f"the runs have no metric {name}: choose from {', '.join(known)}")
         lower_is_better = is_lower_better(run, name)

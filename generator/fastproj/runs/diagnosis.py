@@ -171,8 +171,7 @@ def compare(runs: list[Run], differing: dict[str, list[str]]) -> list[str]:
 
 def _other_data(runs: list[Run], differing: dict[str, list[str]]) -> str:
     """Return the options by which the data differ; empty if they are the same."""
-    sections = tuple(run.names.data for run in runs)
-    options = [name for name in differing if name.startswith(sections)]
+    options = [name for name in differing if runs[0].names.chooses_data(name)]
     samples = {str(run.samples) for run in runs} - {"None"}
     if not options and len(samples) > 1:
         options = ["the number of training samples"]
