@@ -142,6 +142,15 @@ def best(run_folder: Path) -> Path:
     return folder
 
 
+def about_best(run_folder: Path) -> str:
+    """Describe the validation that decided which checkpoint `best` returns."""
+    record = _best(run_folder / "checkpoints")
+    if not record:
+        return "the newest checkpoint, as no validation was recorded"
+    which = {"min": "lowest", "max": "highest"}[record["mode"]]
+    return f"step {record['step']:,}, with the {which} {record['monitor']}: {record['value']:.4g}"
+
+
 def load_weights(run_folder: str | Path) -> dict[str, Tensor]:
     """Return the weights of a run's best validation: averaged ones, if it validated with those."""
     return weights_of(best(Path(run_folder)))

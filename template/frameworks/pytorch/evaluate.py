@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def main() -> None:
     with errors.one_line(), distributed.init(options.device) as world:
         results = evaluate_run(options.run, world, options.split)
         if world.rank == 0:
+            print(f"checkpoint: {checkpoint.about_best(options.run)}", file=sys.stderr)
             print(json.dumps(results))
 
 

@@ -67,7 +67,8 @@ def test_one_batch_is_learned_by_heart(built: Built) -> None:
 
 def test_no_bias_before_batch_norm(built: Built) -> None:
     producers: dict[int, tuple[nn.Module, Tensor]] = {}
-    found: list[nn.Module] = []
+    names = {module: name for name, module in built[0].named_modules()}
+    found: list[str] = []
 
     def remember(
         layer: nn.Module,
@@ -77,13 +78,14 @@ def test_no_bias_before_batch_norm(built: Built) -> None:
         producer, _ = producers.get(id(arguments[0]), (None, None))
         if (
             isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
+            and producer is not None
             and getattr(producer, "bias", None) is not None
         ):
-            found.append(layer)
+            found.append(f"{names[producer]} has a bias before the norm {names[layer]}")
         producers[id(output)] = layer, output  # the reference keeps the id unique
 
     for layer in built[0].modules():
         if not list(layer.children()):
             layer.register_forward_hook(remember)
     compute_loss(*built)
-    assert found == [], "these norms subtract the bias again"
+    assert found == [], "the norm subtracts it again: give the layer bias=False"
