@@ -193,6 +193,17 @@ def test_full_disk_is_one_line_and_keeps_the_older_checkpoint(
     assert saved(disk)["step"] == step
 
 
+@pytest.mark.slow
+def test_full_disk_is_one_line_of_two_ranks_with_shards(
+    tiny: MakePackage, mount: Callable[[str], Path]
+) -> None:
+    p, disk = tiny("fsdp"), mount("size=200k")
+    options = ["--train.steps=99", "--train.eval_every=1", "--run.keep=99", "--fsdp.enabled=true"]
+    done = p.finish(disk, *options, "--train.batch_size=8", ranks=2, expect=1)
+    assert "No space left" in done.stderr or "cannot write" in done.stderr
+    assert p.checkpoint.newest(disk / "a/checkpoints") is not None
+
+
 def test_read_only_folder_is_one_line(tiny: MakePackage, mount: Callable[[str], Path]) -> None:
     done = tiny().finish(mount("ro"), expect=1)
     assert "Read-only file system" in done.stderr

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..checkpoint import Checkpoints
+from ..checkpoint import Checkpoints, save
 from ..component import Component
 from ..config import BaseConfig
 from ..config_base import Section
@@ -108,15 +108,20 @@ class ShardedCheckpoints(Checkpoints):
     def write(self, folder: Path, state: dict[str, Any]) -> None:
         """Write the shards and the whole weights."""
         from torch.distributed.checkpoint import state_dict_saver
+        from torch.distributed.checkpoint.api import CheckpointException
 
         for buffer in self.run.model.buffers():  # such as BatchNorm's running statistics
             dist.broadcast(buffer, src=0)
         self.world.run_on_rank_zero(lambda: shutil.rmtree(folder, ignore_errors=True))
         shards = _without_spec(state) | self._shards()
-        state_dict_saver.save(shards, checkpoint_id=folder)
+        try:
+            state_dict_saver.save(shards, checkpoint_id=folder)
+        except CheckpointException as error:  # its lines are those of all ranks
+            reason = str(error).strip().splitlines()[-1]
+            raise UserError(f"cannot write {folder}: {reason}") from None
         parts = {name: state[name] for name in ("model", "components")}
         weights = map_tensors(_whole, parts) | {"spec": state["spec"]}
-        self.world.run_on_rank_zero(lambda: torch.save(weights, folder / "weights.pt"))
+        self.world.run_on_rank_zero(lambda: save(weights, folder / "weights.pt"))
 
     def read(
         self,

@@ -49,7 +49,13 @@ class Checkpoints:
 
     def write(self, folder: Path, state: dict[str, Any]) -> None:
         """Write a checkpoint's files, replacing incomplete ones: rank 0 writes the whole state."""
-        self.world.run_on_rank_zero(lambda: _save(state, folder))
+
+        def write() -> None:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            save(state, folder / "state.pt")
+
+        self.world.run_on_rank_zero(write)
 
     def read(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
         """Return the state from a checkpoint's files, on the CPU; `state` has its structure."""
@@ -215,16 +221,19 @@ def write_text(file: Path, text: str) -> None:
     partial.rename(file)
 
 
-def _save(state: dict[str, Any], folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+def save(state: dict[str, Any], file: Path) -> None:
+    """Write a file, and flush it to the disk.
+
+    Raises:
+        UserError: the disk is full.
+    """
     try:
-        with (folder / "state.pt").open("wb") as stream:
+        with file.open("wb") as stream:
             torch.save(state, stream)
             stream.flush()
             os.fsync(stream.fileno())
-    except RuntimeError as error:  # of torch.save when the disk is full
-        raise UserError(f"cannot write {folder}: {str(error).splitlines()[0]}") from error
+    except RuntimeError as error:
+        raise UserError(f"cannot write {file}: {str(error).splitlines()[0]}") from error
 
 
 def _weights_file(folder: Path) -> Path:
