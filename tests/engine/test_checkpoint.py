@@ -118,6 +118,10 @@ def test_only_intact_checkpoints_count_as_those_to_keep(
     made.save({"step": 11})
     made.save({"step": 12})
     assert [int(it.name[5:]) for it in checkpoints(tmp_path)] == [10, 11, 12][-keep:]
+    if keep == 3:  # in the middle
+        DAMAGES[damage](tmp_path / "a/checkpoints/step-00000011")
+        made.save({"step": 13})
+        assert [int(it.name[5:]) for it in checkpoints(tmp_path)] == [10, 11, 12, 13]
 
 
 @pytest.mark.parametrize("mode", ["min", "max", "null"])
