@@ -106,10 +106,15 @@ def replace_block(text: str, name: str, rows: list[str]) -> str:
 def modules_table() -> list[str]:
     """Return the modules of a project with their lines."""
     own = {"model.py": f"models/{SHOWN_MODEL}/model.py", "data.py": f"data/{SHOWN_DATA}/data.py"}
-    found = dict(
-        re.findall(r"^  (\w+\.py) +(.*)$", (PACKAGE / "README.md").read_text(), re.MULTILINE)
-    )
-    shared = {file.name: file for folder in (SHARED, PACKAGE) for file in folder.glob("*.py")}
+    kinds = yaml.safe_load((ROOT / "copier.yml").read_text())["kinds"]["default"]
+    readme = (PACKAGE / "README.md").read_text()
+    found = {}
+    for name, text in re.findall(r"^  (\w+\.py) +(.*)$", readme, re.MULTILINE):
+        found[name] = text
+        if name == "data.py":
+            found |= {f"{module}.py": about for module, about in kinds[SHOWN_DATA].items()}
+    folders = (SHARED, PACKAGE, ROOT / "template/data/shared")
+    shared = {file.name: file for folder in folders for file in folder.glob("*.py")}
     sizes = {
         name: _lines(ROOT / "template" / own[name] if name in own else shared[name])
         for name in found

@@ -357,6 +357,75 @@ def test_transparent_pixels_are_white(
     assert torch.equal(decoded(package(model), tmp_path / "a.png"), expected)
 
 
+def make_icons(root: Path, color: str, mode: str = "RGBA", count: int = 24) -> Path:
+    """Make icons of one color: bars whose direction, the class, is in the alpha channel only."""
+    for number in range(count):
+        alpha = np.zeros((16, 16), np.uint8)
+        alpha[4 + number % 7 : 7 + number % 7, 2:14] = 255
+        name = "ab"[number % 2]
+        icon = Image.new("RGB", (16, 16), color)
+        icon.putalpha(Image.fromarray(alpha if name == "a" else alpha.T))
+        (root / name).mkdir(parents=True, exist_ok=True)
+        icon.convert(mode).save(root / name / f"{number}.png")
+    return root
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+@pytest.mark.parametrize(
+    ("color", "keys", "shown"),
+    [
+        ("black", {}, "transparent pixels are white (data.background)"),
+        ("white", {"background": "#000"}, "transparent pixels are #000 (data.background)"),
+        ("white", {"channels": 4}, "transparent pixels are kept"),
+        ("black", {"channels": 1}, "transparent pixels are white (data.background)"),
+    ],
+)
+def test_shapes_in_the_alpha_channel_are_seen(
+    package: Callable[[str], Any],
+    tmp_path: Path,
+    color: str,
+    keys: dict[str, Any],
+    shown: str,
+    mode: str,
+) -> None:
+    p = package("resnet")
+    root = make_icons(tmp_path, color, mode)
+    cfg = p.data.DataConfig(path=root, size=16, **keys)
+    train, val, spec = p.data.load(cfg)
+    assert p.data.describe(train, val, spec)[0].endswith(f"; {shown}")
+    images, labels = train.__getitems__(list(range(len(train))))
+    images = images[:, -1].float()
+    is_row = images.var(1).sum(1) > images.var(2).sum(1)
+    assert torch.equal(is_row, labels == 0)
+    assert torch.equal(
+        p.data.decode(root / "a/0.png", spec), p.data.decode(root / "a/0.png", cfg)
+    ), "predictions see the same"
+
+
+@pytest.mark.parametrize("model", ["resnet", "unet"])
+def test_icons_that_vanish_on_the_background_are_one_line(
+    package: Callable[[str], Any], tmp_path: Path, model: str
+) -> None:
+    p = package(model)
+    root = make_icons(tmp_path / ("images" if model == "unet" else ""), "white")
+    if model == "unet":
+        for file in find_icons(root):
+            mask = tmp_path / "masks" / file.relative_to(root)
+            mask.parent.mkdir(parents=True, exist_ok=True)
+            Image.open(file).getchannel("A").save(mask)
+    with pytest.raises(p.errors.UserError, match="blank on white: set data.background to another"):
+        p.data.load(p.data.DataConfig(path=tmp_path, size=16))
+    cfg = p.data.DataConfig(path=tmp_path, size=16, background="black")
+    sets = p.data.load(cfg)
+    assert "transparent pixels are black (data.background)" in p.data.describe(*sets)[0]
+    with pytest.raises(p.errors.UserError, match="data.background=no is no color: give white"):
+        p.data.DataConfig(background="no")
+
+
+def find_icons(root: Path) -> list[Path]:
+    return sorted(root.rglob("*.png"))
+
+
 @pytest.mark.parametrize("suffix", ["gif", "png", "tif", "webp"])
 def test_first_frame_is_decoded(package: Callable[[str], Any], tmp_path: Path, suffix: str) -> None:
     frames = [Image.new("RGB", (16, 16), color) for color in ("black", "white")]

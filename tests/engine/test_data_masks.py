@@ -309,7 +309,7 @@ def test_class_that_no_training_mask_has_is_named(
     p = package("unet")
     root = make_pairs(tmp_path, values(0, 1), suffix=".bmp")
     for number in range(12):
-        if p.data._place(str(number)) < 0.2:
+        if p.image_files.place_of(str(number)) < 0.2:
             values(0, 9).save(root / "masks" / f"{number}.bmp")
     assert outcome(p, root).endswith("\nno training mask has these classes: 9")
 

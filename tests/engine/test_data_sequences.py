@@ -124,6 +124,9 @@ HOURLY = f"{PLAIN}training: 2024-01-01 00:00:00 to 2024-01-04 07:00:00; validati
         (csv_of(date=lambda row: f"{DATES[row]:%d.%m.%Y %H:%M}"), {}, HOURLY),
         (csv_of(date=lambda row: f"{DATES[row]:%m/%d/%Y %H:%M}"), {}, HOURLY),
         (csv_of(date=lambda row: f"{DATES[row * 2]:%Y-%m-%d %H:%M}"), {}, "step 02:00:00; windows"),
+        (csv_of(date=lambda row: f"{DATES[row]:%d/%m/%Y %H:%M:%S}"), {}, HOURLY),
+        (csv_of(date=lambda row: f"{DATES[row]:%d-%b-%Y %I:%M %p}"), {}, HOURLY),
+        (csv_of(date=lambda row: row + row // 50), {}, "1 columns: load; left out: when, note"),
         (csv_of(date=lambda row: DATES[row + row // 50]), {}, "step 01:00:00 to 02:00:00; windows"),
         (csv_of(date=lambda row: f"2024-{row // 28 + 1}-{row % 28 + 1}"), {}, "step 1 days to "),
         (
@@ -179,7 +182,7 @@ def test_own_series_is_understood(
         (
             csv_of(lambda row: f'"{row % 7},5"'),
             {},
-            "column load: '0,5' in row 2 is not a number: cor",
+            "column load: '0,5' in row 2 can be 05 or 0.5: rewrite the numbers, set data.decimal",
         ),
         (
             csv_of(lambda row: f"${row % 7}.5"),
@@ -213,17 +216,17 @@ def test_own_series_is_understood(
         (
             csv_of(date=lambda row: DATES[99 - row]),
             {},
-            "in row 3 is before the date of the row above",
+            "in row 3 is not after the date of the row above",
         ),
         (
             csv_of(date=lambda row: DATES[7 if row == 5 else row]),
             {},
-            "in row 8 is before the date of",
+            "in row 8 is not after the date of",
         ),
         (
             csv_of(date=lambda row: DATES[4 if row == 5 else row]),
             {},
-            "in row 7 repeats the date of the",
+            "in row 7 is not after the date of",
         ),
         (
             csv_of(date=lambda row: "" if row == 5 else DATES[row]),
@@ -235,6 +238,16 @@ def test_own_series_is_understood(
             {},
             "there is no date in row 7",
         ),
+        (
+            csv_of(date=lambda row: f"{DATES[-row]:%d %b %Y %H:%M}"),
+            {},
+            "in row 4 is not after the d",
+        ),
+        (
+            csv_of(date=lambda row: 2000 - row),
+            {},
+            "column when falls in each row, as times that be",
+        ),
         (csv_of(header="when,load,load"), {}, "has several columns 'load': rename or remove them"),
         (
             csv_of(rows=12),
@@ -243,11 +256,15 @@ def test_own_series_is_understood(
         ),
         (csv_of(rows=20), {"val_fraction": 0.05}, "the validation split has 9 rows, but a window"),
         (csv_of(rows=0), {}, "has no column of numbers other than one that counts the rows"),
-        ("", {}, "table.csv (it is empty)"),
-        ("a,b\n1,2\n3,4,5,6\n", {}, "table.csv (Expected 2 fields in line 3, saw 4): fix it"),
-        ("a,b\n1,5,2,5\n1,5,2,5\n", {}, "has rows with more cells than the header: quote cells"),
+        ("", {}, "FILE (it is empty)"),
+        ("a,b\n1,2\n3,4,5,6\n", {}, "FILE (Expected 2 fields in line 3, saw 4): quote cells tha"),
+        (
+            "a,b\n1,5,2,5\n1,5,2,5\n",
+            {},
+            "row 2 of FILE has more cells than the header has names: q",
+        ),
         ("a;b,c\n1;2,x\n", {}, "have no clear separator: set data.separator"),
-        ("größe\n1\n".encode("latin-1"), {}, "table.csv is not utf-8 at byte 2: set data.encoding"),
+        ("größe\n1\n".encode("latin-1"), {}, "FILE is not utf-8 at byte 2: set data.encoding"),
         (
             csv_of(),
             {"path": Path("")},
@@ -280,7 +297,7 @@ def test_unusable_series_is_one_line(
         data.load(
             data.DataConfig(**{"kind": "series", "path": file, "window": 8, "horizon": 4, **keys})
         )
-    assert expected in str(caught.value)
+    assert expected in str(caught.value).replace(str(file), "FILE")
     assert "\n" not in str(caught.value)
 
 
@@ -288,7 +305,10 @@ def test_unusable_series_is_one_line(
     ("frame", "expected"),
     [
         (pd.DataFrame({"load": np.arange(200.0) % 7}, index=DATES), "2024-01-01 00:00:00 to"),
-        (pd.DataFrame({"load": np.arange(200.0) % 7}, index=DATES[::-1]), "is before the date of"),
+        (
+            pd.DataFrame({"load": np.arange(200.0) % 7}, index=DATES[::-1]),
+            "is not after the date of",
+        ),
         (pd.DataFrame({"t": DATES, "load": map(Decimal, range(200))}), "step 01:00:00; windows: 8"),
         (pd.DataFrame({"on": [True, False] * 100, "load": range(200)}), "load; left out: on"),
         (None, "cannot read the table"),

@@ -219,6 +219,13 @@ GOOD = csv_of(once(5))
         (csv_of(once("unknown")), {"ignore": ("id", "a")}, "1 columns: 0 numbers, 1 categories"),
         (csv_of(lambda row: row % 4), {"categorical": ("a",)}, "2 columns: 0 numbers, 2 categ"),
         (GOOD.replace("\n", ",\n"), {}, "2 columns: 1 numbers, 1 categories"),
+        (GOOD.replace("\n", ",,\n").replace("id,,", "id"), {}, "2 columns: 1 numbers, 1 categor"),
+        (GOOD.replace("\n", "\r"), {}, "2 columns: 1 numbers, 1 categories"),
+        (
+            csv_of(once(5), lambda row: "rare" if row == 7 else "xy"[row % 2]),
+            {},
+            "has these classes: rare",
+        ),
         (GOOD.replace("\n", ",\n").replace("id,", "id"), {}, "2 columns: 1 numbers, 1 categories"),
         (GOOD.replace(",", ";"), {}, "2 columns: 1 numbers, 1 categories"),
         (GOOD.replace(",", "\t"), {}, "2 columns: 1 numbers, 1 categories"),
@@ -263,6 +270,22 @@ def test_own_file_is_understood(
             "column a: '$1,200.5' in row 2 is not a numb",
         ),
         (csv_of(lambda row: f"{row}%"), {}, "column a: '0%' in row 2 is not a number"),
+        (csv_of(lambda row: f"1 2{row % 3:02}"), {}, "column a: '1 200' in row 2 has separators"),
+        (csv_of(lambda row: f"1'2{row:02}"), {}, """column a: "1'200" in row 2 has separators"""),
+        (csv_of(lambda row: f"1\u202f2{row:02}"), {}, "in row 2 has separators between thousands"),
+        (
+            csv_of(once(5), lambda row: f"1 20{row % 4}"),
+            {},
+            "column label: '1 200' in row 2 has sep",
+        ),
+        (csv_of(lambda row: "-" if row % 2 else row), {}, "column a: '-' in row 3 is not a number"),
+        (csv_of(lambda row: f"{row},5"), {}, "row 2 of FILE has more cells than the header has"),
+        (csv_of(once("1,5", 40)), {}, "Expected 4 fields in line 42, saw 5): quote cells that"),
+        (
+            csv_of(once("1,5")).replace("\n", ",\n").replace("1,5,w,y,5,", "1,5,w,y,5"),
+            {},
+            "row 7 of FILE has more cells than the header has names: quote cells that contain ','",
+        ),
         (csv_of(lambda row: f"{row} kg"), {}, "column a: '0 kg' in row 2 is not a number"),
         (csv_of(lambda row: ["1", "2", "3a"][row % 3]), {}, "column a: '3a' in row 4 is not a num"),
         (csv_of(once("1e39")), {}, "column a: 1e+39 in row 7 is too large: correct it"),
@@ -285,9 +308,9 @@ def test_own_file_is_understood(
             {"ignore": ("id", "a", "c")},
             "there is no column from which to predict label: see data",
         ),
-        (csv_of(once(5), lambda row: ""), {}, "the target label is empty in each row: set data.t"),
-        (csv_of(once(5), once("")), {}, "the target label has no value in row 7: add it, or remov"),
-        (csv_of(once(5), lambda row: "x"), {}, "the target label is x in each row: set data.targ"),
+        (csv_of(once(5), lambda row: ""), {}, "the target label has no value in row 2: add it, r"),
+        (csv_of(once(5), once("")), {}, "the target label has no value in row 7: add it, remove t"),
+        (csv_of(once(5), lambda row: "x"), {}, "the target label is x in each row for training ("),
         (csv_of(once(5), lambda row: f"id{row}"), {}, "has classes of one row each, such as 'id0'"),
         (csv_of(once(5), lambda row: f"${row}"), {}, "column label: '$0' in row 2 is not a number"),
         (GOOD, {"task": "regression"}, "column label: 'x' in row 2 is not a number: correct it"),
@@ -300,18 +323,18 @@ def test_own_file_is_understood(
         ("a,label\n1,.5\n2,1.5\n3,2.5\n", {"ignore": ()}, "in each row for validation (1 rows)"),
         ("a,label\n" + "1,x\n2,y\n" * 9, {"ignore": ()}, " in each row for training (9 rows)"),
         ("a,label\n", {"ignore": ()}, "none of the 0 rows is for training"),
-        ("\n\n", {}, "table.csv (it is empty)"),
+        ("\n\n", {}, "FILE (it is empty)"),
         (
             "a,label\n1,5,x\n2,5,y\n",
             {"ignore": ()},
-            "has rows with more cells than the header: quote cells",
+            "row 2 of FILE has more cells than the header has names: quote cells that contain ','",
         ),
-        ("a,label\n1,x\n1,x,y\n", {}, "table.csv (Expected 2 fields in line 3, saw 3): fix it"),
+        ("a,label\n1,x\n1,x,y\n", {}, "FILE (Expected 2 fields in line 3, saw 3): quote cells tha"),
         ("a;b,label\n1;2,x\n", {}, "have no clear separator: set data.separator"),
         (
             "größe,label\n1,x\n".encode("latin-1"),
             {},
-            "table.csv is not utf-8 at byte 2: set data.en",
+            "FILE is not utf-8 at byte 2: set data.en",
         ),
         (GOOD, {"encoding": "klingon"}, "data.encoding=klingon is none of Python's: give utf-8"),
         (GOOD, {"path": Path("~/none.csv")}, f"data.path={Path.home()}/none.csv does not exist"),
@@ -335,7 +358,7 @@ def test_unusable_file_is_one_line(
         p.data.load(
             p.data.DataConfig(**{"path": file, "target": "label", "ignore": ("id",), **keys})
         )
-    assert message in str(caught.value)
+    assert message in str(caught.value).replace(str(file), "FILE")
     assert "\n" not in str(caught.value)
 
 

@@ -186,6 +186,16 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
         b"text,label\na,x\nb,y,z\n",
         "as .csv: .*Expected 2 fields in line 3, saw 3",
     ),
+    "row names of R": (
+        "a.csv",
+        b"text,label\n1,a,x\n2,b,y\n",
+        "Expected 2 fields in line 2, saw 3",
+    ),
+    "commas in texts": (
+        "a.csv",
+        b"text,label,\na,x,\nb, c,y\n",
+        "row 3 has a value in the last column, which has no name: quote texts that contain ','",
+    ),
     "an open quote": ("a.csv", b'text,label\n"a,x\nb,y\n', "as .csv: .*EOF inside string"),
     "no JSON": ("a.jsonl", lines(["a", "b"]) + b"\n{oops", "a.jsonl as .jsonl: line 41 is no JSON"),
     "a JSON array": ("a.jsonl", b'["text", "label"]', "line 1 is no JSON object"),
@@ -274,7 +284,7 @@ def test_wrong_options_are_one_line(
             project.data.load(project.data.DataConfig(path=Path(path), **keys))
 
     expect("data.path is empty", path="")
-    expect("data.path=nowhere.csv does not exist: give a file", path="nowhere.csv")
+    expect("nowhere.csv does not exist: give a file", path="nowhere.csv")
     expect(f"{tmp_path} is no file that ends with", path="~")
     expect("data.encoding=utf9 is none of Python's", encoding="utf9")
     expect("data.tokenizer=none.json is no file", tokenizer="none.json")
@@ -372,22 +382,22 @@ def test_new_texts_are_read_as_those_of_the_run(
     package: Callable[[str, str], Any], tmp_path: Path
 ) -> None:
     p = package("bert", "predict")
-    command = import_module(f"{p.name}.components.predict")
+    reader = import_module(f"{p.name}.components.predict_data")
     (tmp_path / "a.csv").write_text(CSV)
     (tmp_path / "b.jsonl").write_bytes(lines(["new"]))
     (tmp_path / "c.tsv").write_text("text\nabout\ttabs\n")
     cfg = p.data.DataConfig(path=tmp_path / "a.csv", vocabulary=300, length=8)
     train, _, spec = p.data.load(cfg)
-    kind = command.kind_of(spec)
     files = [tmp_path / "a.csv", tmp_path / "b.jsonl"]
-    names, samples = command.read_files(kind, files, spec, cfg)
+    names = reader.read_texts(files, cfg)
+    tokens, lengths = p.data.encode(names, spec)
     assert names == 2 * [f"text {index}" for index in range(40)]
     first = names.index(Tokenizer.from_str(spec.tokenizer).decode(train.tensors[0][0].tolist())[1:])
-    assert torch.equal(samples[first][0], train.tensors[0][0])
-    assert samples[first][1] == train.tensors[1][0]
+    assert torch.equal(tokens[first], train.tensors[0][0])
+    assert lengths[first] == train.tensors[1][0]
     for name, message in (
         ("c.tsv", "Expected 1 fields"),
-        ("nowhere.csv", "is no file that ends with"),
+        ("nowhere.csv", "nowhere.csv does not exist: give a file of texts"),
     ):
         with pytest.raises(p.errors.UserError, match=message):
-            command.read_files(kind, [tmp_path / name], spec, cfg)
+            reader.read_texts([tmp_path / name], cfg)

@@ -25,7 +25,10 @@ COMMANDS = {
     if entry.get("kind") == "command"
 }
 """Programs, which may read the whole config; Ray's workers train in the process that it starts."""
-OF_OWNERS = {"model": {"config_base", "data", "errors"}, "data": {"config_base", "errors"}}
+OF_OWNERS = {
+    "model": {"config_base", "data", "errors"},
+    "data": {"config_base", "errors", *(file.stem for file in TEMPLATE.glob("data/shared/*.py"))},
+}
 """What the files that users replace may import."""
 
 

@@ -28,7 +28,7 @@ from warm import FORKED, run_python
 
 IN_ONE_PROCESS = ["-k", "not killed_run and not two_ranks"]
 """Leaves out the core tests that start other processes, which are the same in all projects of a framework."""
-CORE = ["model", "data", "optim", "train", "synchronization"]
+CORE = ["model", "optim", "train", "synchronization"]
 PARTS = ({"core": CORE} if EVERY else {}) | {
     str(part): [module_of(name) for name in MODULES[part::4]] for part in range(4)
 }
@@ -41,7 +41,7 @@ of the engine says.
 
 def particular(model: str) -> list[str]:
     """Return the tests of a model, its data, and what the core tests of both; of one also those of the loop."""
-    names = [model, "data_files", "model", "data", *(["train"] if model == "gpt" else [])]
+    names = [model, "data_files", "model", *(["train"] if model == "gpt" else [])]
     return [*(f"src/proj/tests/test_{name}.py" for name in names), *IN_ONE_PROCESS]
 
 

@@ -34,6 +34,7 @@ from matrix import (
 from program import Fastproj, Project, run_in
 
 ABOUT_FRAMEWORKS = QUESTIONS["frameworks"]["default"]
+KINDS = QUESTIONS["kinds"]["default"]
 FRAMEWORK_FILES = {name: entry["files"] for name, entry in ABOUT_FRAMEWORKS.items()}
 SEVERAL = {name: it["several"] for name, it in ABOUT_FRAMEWORKS.items() if "several" in it}
 """The module of a framework that calls several components."""
@@ -61,6 +62,8 @@ def python_parts(framework: str, model: str, modules: list[str]) -> dict[str, Pa
         if "by_data" in COMPONENTS[name]:
             of_data = TEMPLATE / f"data/{data}/{name}.py"
             parts[f"src/proj/components/{module_of(name)}_data.py"] = of_data
+    for name in KINDS[data]:
+        parts[f"src/proj/{name}.py"] = TEMPLATE / f"data/shared/{name}.py"
     return parts | {
         "src/proj/model.py": TEMPLATE / f"models/{model}/model.py",
         "src/proj/data.py": TEMPLATE / f"data/{data}/data.py",
@@ -94,9 +97,11 @@ def test_parts_on_disk_match_the_choices() -> None:
     }
     assert on_disk == set(listed)
     of_components = {f"{name}.py" for name, entry in COMPONENTS.items() if "by_data" in entry}
-    kinds = {entry["data"] for entry in ENTRIES.values()}
+    assert {entry["data"] for entry in ENTRIES.values()} == set(KINDS)
+    shared = {f"{name}.py" for modules in KINDS.values() for name in modules}
     assert parts_on_disk("data") == {
-        name: {"data.py", "test_data.py", "requirements", *of_components} for name in kinds
+        "shared": shared,
+        **{name: {"data.py", "test_data.py", "requirements", *of_components} for name in KINDS},
     }
     assert parts_on_disk("components") == {
         name: {

@@ -3,33 +3,36 @@
 This file is yours to edit; train.py uses `load`.
 """
 
-import hashlib
-import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from .config_base import Section, within
 from .errors import UserError
+from .image_files import (
+    FORMATS,
+    are_transparent,
+    check_color,
+    existing_folder,
+    find_files,
+    left_out,
+    open_any,
+    open_image,
+    pixels_of,
+    place_of,
+    split_at,
+    split_digits,
+)
 
-FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""Suffixes of images, in any case. Other files are left out."""
 LOSSY = (".jpeg", ".jpg", ".webp")
 """Suffixes of files that may change the values of a mask."""
-MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
-"""Pillow's names of pixels with at most 8 bits per channel."""
-SYSTEM = ("__MACOSX", "Thumbs.db", "desktop.ini")
-"""Names of files and folders that an operating system makes."""
 MAX_CLASSES = 64
 """Masks with smoothed edges have more values. Raise it, up to 255, if yours have more classes."""
 
@@ -47,6 +50,8 @@ class DataConfig(Section):
     32 x 32 canvases."""
     size: int = within("[8, 4096]", 128)
     """Height and width in pixels to which your own images and masks are resized."""
+    background: str = "white"
+    """Color behind transparent pixels of images, such as black or #808080."""
     val_fraction: float = within("(0, 1)", 0.2)
     """Fraction of the images for validation, chosen by a hash of their names; for the canvases, of
     the digits."""
@@ -60,6 +65,10 @@ class DataConfig(Section):
     flip: bool = False
     """Augmentation: flip images and masks horizontally with probability 0.5. Not for digits."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_color(self.background)
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -71,15 +80,7 @@ class Spec:
     mean: tuple[float, ...]  # of each channel over the training split, for pixels from 0 to 1
     std: tuple[float, ...]
     ignored: int = 255  # class index of ignored pixels
-
-
-class Splits(NamedTuple):
-    """Images and masks for training, for validation and for the test, and what was left out."""
-
-    train: Pair
-    val: Pair
-    test: Pair
-    notes: Sequence[str] = ()
+    background: str = "white"  # color behind transparent pixels
 
 
 class Samples(TensorDataset):
@@ -199,23 +200,29 @@ def random_shift(
     return images, masks[source]
 
 
-def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Samples, Samples, Spec]:
+def load(
+    cfg: DataConfig,
+    spec: Spec | None = None,
+) -> tuple[Samples, Samples, Spec]:
     """Return the training set, the validation set and their `Spec`.
 
     With the `Spec` of a run, its classes and statistics are kept.
     """
-    found = _read(cfg)
-    spec = spec or _spec(found, cfg)
-    train = Samples(found.train, spec, cfg, found.notes)
-    val = Samples(found.val, spec, cfg)
+    splits, notes = _read(cfg)
+    spec = spec or _find_spec(splits, cfg)
+    train = Samples(splits["train"], spec, cfg, notes)
+    val = Samples(splits["val"], spec, cfg)
     return train, val, spec
 
 
-def load_test(cfg: DataConfig, spec: Spec | None = None) -> Samples | None:
+def load_test(
+    cfg: DataConfig,
+    spec: Spec | None = None,
+) -> Samples | None:
     """Return the test split, if there is one. Only `evaluate --split test` calls this."""
-    found = _read(cfg)
-    images, _ = found.test
-    return Samples(found.test, spec or _spec(found, cfg), cfg) if len(images) else None
+    splits, _ = _read(cfg)
+    spec = spec or _find_spec(splits, cfg)
+    return Samples(splits["test"], spec, cfg) if len(splits["test"][0]) else None
 
 
 def describe(
@@ -242,92 +249,34 @@ def describe(
     return lines
 
 
-def _read(cfg: DataConfig) -> Splits:
-    """Return the images and masks of each split."""
+def _read(cfg: DataConfig) -> tuple[dict[str, Pair], list[str]]:
+    """Return the images and masks of each split, and notes on other files."""
     if cfg.path is None:
-        return _canvases(cfg)
+        digits = split_digits(cfg.val_fraction, cfg.test_fraction)
+        seeds = {"train": 0, "val": 1, "test": 2}
+        return {split: place(*digits[split], seed) for split, seed in seeds.items()}, []
     root = existing_folder(cfg.path)
-    images, left_out = _find(root / "images")
-    masks, others = _find(root / "masks")
+    images, others = _find_images(root / "images")
+    masks, more = _find_images(root / "masks")
     _check_partners(images, masks, root)
+    indices = _divide(list(images), cfg)
 
-    def pair(name: str) -> Pair:
-        return read_pair(images[name], masks[name], cfg.size)
+    def read(name: str) -> Pair:
+        return read_pair(images[name], masks[name], cfg)
 
     with ThreadPoolExecutor() as pool:
-        pairs = list(pool.map(pair, images))
+        pairs = list(pool.map(read, images))
     pixels = torch.stack([image for image, _ in pairs])
     values = torch.stack([mask for _, mask in pairs])
-    train, val, test = ((pixels[part], values[part]) for part in _divide(list(images), cfg))
-    return Splits(train, val, test, _notes(left_out + others))
+    notes = left_out(others + more)
+    if are_transparent(list(images.values()), pixels, cfg.background):
+        notes.append(f"transparent pixels are {cfg.background} (data.background)")
+    splits = {split: (pixels[chosen], values[chosen]) for split, chosen in indices.items()}
+    return splits, notes
 
 
-def _canvases(cfg: DataConfig) -> Splits:
-    from sklearn.datasets import load_digits  # here, because this takes a second
-
-    digits = load_digits()
-    pixels = torch.from_numpy(digits.images) * (255 / 16)
-    images = pixels.round().byte()
-    labels = torch.from_numpy(digits.target).byte()
-    splits = []
-    for seed, part in enumerate(_divide_digits(len(images), cfg)):
-        pair = place(images[part], labels[part], seed)
-        splits.append(pair)
-    train, val, test = splits
-    return Splits(train, val, test)
-
-
-def _divide_digits(
-    count: int,
-    cfg: DataConfig,
-) -> list[Tensor]:
-    """Return random indices for training, validation and the test, always the same ones."""
-    generator = torch.Generator().manual_seed(0)
-    order = torch.randperm(count, generator=generator)
-    val_end = round(count * cfg.val_fraction)
-    test_end = val_end + round(count * cfg.test_fraction)
-    if min(val_end, count - test_end) < 2:
-        raise UserError(
-            f"data.val_fraction={cfg.val_fraction} of {count} images is too small a split: "
-            "add images"
-        )
-    train = order[test_end:]
-    val = order[:val_end]
-    test = order[val_end:test_end]
-    return [train, val, test]
-
-
-def existing_folder(path: Path) -> Path:
-    """Return the folder that `data.path` names; `~` is your home."""
-    folder = path.expanduser()
-    if folder == Path():  # what "" is read as, so a variable of the shell may be unset
-        raise UserError("data.path is empty, or the current folder: give the folder's name")
-    if not folder.is_dir():
-        why = "is a file" if folder.exists() else "does not exist"
-        raise UserError(f"data.path={path} {why}: give a folder of images and masks")
-    return folder
-
-
-def find_files(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Yield the files below a folder in order, without hidden ones and those of the system.
-
-    Links are followed, except one to a folder that it is in.
-    """
-    real = folder.resolve()
-    if any(inner.is_relative_to(real) for inner in above):
-        return
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=attrgetter("name")):
-            if entry.name.startswith(".") or entry.name in SYSTEM:
-                continue
-            if entry.is_dir():
-                yield from find_files(Path(entry.path), (*above, real))
-            else:
-                yield Path(entry.path)
-
-
-def _find(folder: Path) -> tuple[dict[str, Path], list[Path]]:
-    """Return the images by their names below a folder, without suffix, and the other files."""
+def _find_images(folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """Return images by their names below a folder, without suffix, and the suffixes of others."""
     if not folder.is_dir():
         raise UserError(f"{folder} does not exist: data.path needs the folders images and masks")
     images: dict[str, Path] = {}
@@ -335,25 +284,15 @@ def _find(folder: Path) -> tuple[dict[str, Path], list[Path]]:
     for file in find_files(folder):
         name = file.relative_to(folder).with_suffix("").as_posix()
         if file.suffix.lower() not in FORMATS:
-            others.append(file)
+            others.append(file.suffix.lower())
         elif name in images:
             raise UserError(f"{images[name]} and {file} differ only by their suffix: keep one")
         else:
             images[name] = file
     if not images:
         message = f"{folder} has no images: give another data.path"
-        raise UserError("; ".join([message, *_notes(others)]))
+        raise UserError("; ".join([message, *left_out(others)]))
     return images, others
-
-
-def _notes(left_out: list[Path]) -> list[str]:
-    """Return how many files were left out, and of which kinds most of them are."""
-    if not left_out:
-        return []
-    kinds = Counter(file.suffix.lower() or "no suffix" for file in left_out)
-    listed = ", ".join(kind for kind, _ in kinds.most_common(5))
-    count = len(left_out)
-    return [f"{count} file{'s' * (count > 1)} left out ({listed})"]
 
 
 def _check_partners(
@@ -381,51 +320,43 @@ def _check_partners(
 def _divide(
     names: list[str],
     cfg: DataConfig,
-) -> list[list[int]]:
+) -> dict[str, list[int]]:
     """Divide images by a hash of their names, so that other images do not move them."""
-    train: list[int] = []
-    val: list[int] = []
-    test: list[int] = []
+    indices: dict[str, list[int]] = {"train": [], "val": [], "test": []}
     for index, name in enumerate(names):
-        place = _place(name)
-        if place < cfg.val_fraction:
-            val.append(index)
-        elif place < cfg.val_fraction + cfg.test_fraction:
-            test.append(index)
-        else:
-            train.append(index)
-    if not train or not val:
+        split = split_at(place_of(name), cfg.val_fraction, cfg.test_fraction)
+        indices[split].append(index)
+    if not indices["train"] or not indices["val"]:
         raise UserError(
-            f"data.path={cfg.path} has {len(train)} images for training and {len(val)} for "
-            "validation: add images, or change data.val_fraction"
+            f"data.path={cfg.path} has {len(indices['train'])} images for training and "
+            f"{len(indices['val'])} for validation: add images, or change data.val_fraction"
         )
-    return [train, val, test]
+    return indices
 
 
-def _place(text: str) -> float:
-    """Return a hash from 0 to 1, which is the same on every machine."""
-    digest = hashlib.sha256(text.encode(errors="surrogateescape"))
-    return int(digest.hexdigest()[:12], 16) / 2**48
-
-
-def _values(masks: Tensor, cfg: DataConfig) -> list[int]:
+def _values(
+    masks: Tensor,
+    cfg: DataConfig,
+) -> list[int]:
     """Return the values in masks, which are the classes, without the ignored one."""
     values = masks.flatten().bincount(minlength=256).nonzero()
     return [value for value in values.flatten().tolist() if value != cfg.ignore]
 
 
-def _classes(found: Splits, cfg: DataConfig) -> list[int]:
+def _find_classes(
+    splits: dict[str, Pair],
+    cfg: DataConfig,
+) -> list[int]:
     """Return the values of the classes in all masks."""
-    _, masks = found.train
-    trained = _values(masks, cfg)
+    trained = _values(splits["train"][1], cfg)
     if len(trained) < 2:
         only = ", ".join(map(str, trained)) or "none"
         raise UserError(
             f"the training masks of data.path={cfg.path} need two values or more besides "
             f"data.ignore={cfg.ignore}, and have {only}: correct the masks"
         )
-    values = set(trained)
-    for _, masks in found[:3]:
+    values = set()
+    for _, masks in splits.values():
         values.update(_values(masks, cfg))
     if len(values) > MAX_CLASSES:
         raise UserError(
@@ -435,9 +366,12 @@ def _classes(found: Splits, cfg: DataConfig) -> list[int]:
     return sorted(values)
 
 
-def _spec(found: Splits, cfg: DataConfig) -> Spec:
+def _find_spec(
+    splits: dict[str, Pair],
+    cfg: DataConfig,
+) -> Spec:
     """Compute the statistics from a histogram: images as floats would need 8 times the memory."""
-    images, _ = found.train
+    images, _ = splits["train"]
     channels = images.transpose(0, 1).flatten(1)
     counts = [channel.bincount(minlength=256) for channel in channels]
     shares = torch.stack(counts).double() / channels.shape[1]
@@ -448,20 +382,21 @@ def _spec(found: Splits, cfg: DataConfig) -> Spec:
     return Spec(
         channels=len(channels),
         size=images.shape[-1],
-        classes=tuple(map(str, _classes(found, cfg))),
+        classes=tuple(map(str, _find_classes(splits, cfg))),
         mean=tuple(mean.tolist()),
         std=tuple(std.tolist()),
+        background=cfg.background,
     )
 
 
 def read_pair(
     file: Path,
     mask_file: Path,
-    size: int,
+    cfg: DataConfig,
 ) -> Pair:
     """Return an image (3, size, size) and its mask (size, size), uint8, resized but not cropped."""
-    image = open_image(file, "RGB")
-    mask = _open(mask_file)
+    image = open_image(file, "RGB", cfg.background)
+    mask = open_any(mask_file)
     if mask.mode not in ("1", "L", "P"):
         raise UserError(
             f"the mask {mask_file} has pixels of the mode {mask.mode}: save it in grayscale with "
@@ -472,9 +407,9 @@ def read_pair(
             f"{file} has {_shape(image)} pixels and its mask {mask_file} {_shape(mask)}: "
             "make them equal"
         )
-    mask = mask.resize((size, size), Image.Resampling.NEAREST)
+    mask = mask.resize((cfg.size, cfg.size), Image.Resampling.NEAREST)
     values = torch.from_numpy(np.array(mask, np.uint8))
-    return _pixels(image, size), values
+    return pixels_of(image, cfg.size), values
 
 
 def _shape(image: Image.Image) -> str:
@@ -483,41 +418,9 @@ def _shape(image: Image.Image) -> str:
 
 def decode(file: Path, spec: Spec) -> Tensor:
     """Read an image without a mask as (channels, size, size), uint8."""
-    image = open_image(file, "RGB" if spec.channels == 3 else "L")
-    return _pixels(image, spec.size)
-
-
-def _pixels(image: Image.Image, size: int) -> Tensor:
-    resized = image.resize((size, size), Image.Resampling.BILINEAR)
-    pixels = torch.from_numpy(np.array(resized))
-    pixels = pixels.view(size, size, -1)
-    return pixels.permute(2, 0, 1)
-
-
-def open_image(file: Path, mode: str) -> Image.Image:
-    """Return the first frame of an image as a viewer shows it: rotated, and on white."""
-    image = _open(file)
-    if image.mode not in MODES:
-        raise UserError(
-            f"cannot read the image {file} (its pixels are of the mode {image.mode}): "
-            "convert it to 8 bits per channel"
-        )
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
-    return image.convert(mode)
-
-
-def _open(file: Path) -> Image.Image:
-    """Return the first frame of an image, rotated as its EXIF data says."""
-    try:
-        with Image.open(file) as opened:
-            return ImageOps.exif_transpose(opened)
-    except Exception as error:  # for a broken file Pillow raises almost anything
-        is_empty = file.exists() and file.stat().st_size == 0
-        why = "it is empty" if is_empty else error
-        raise UserError(f"cannot read the image {file} ({why}): replace or remove it") from error
+    mode = "RGB" if spec.channels == 3 else "L"
+    image = open_image(file, mode, spec.background)
+    return pixels_of(image, spec.size)
 
 
 def place(
@@ -570,7 +473,7 @@ def place(
         dtype=torch.uint8,
     )
     images[target] = torch.maximum(images[target], patches)
-    classes = nn.functional.pad(labels[order] + 1, (0, 2))  # class 0 for the background
+    classes = nn.functional.pad(labels[order].byte() + 1, (0, 2))  # class 0 for the background
     classes = classes.view(n, 6, 1, 1)
     masks = torch.zeros_like(images)
     masks[target] = (patches >= 96) * classes

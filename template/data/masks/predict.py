@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import data
 from ..errors import UserError
+from ..image_files import FORMATS, find_files
 
 
 def predict(
@@ -47,8 +48,8 @@ def find_images(paths: list[Path]) -> list[Path]:
     files = []
     for path in paths:
         if path.is_dir():
-            inside = data.find_files(path)
-            files += [file for file in inside if file.suffix.lower() in data.FORMATS]
+            inside = find_files(path)
+            files += [file for file in inside if file.suffix.lower() in FORMATS]
         else:
             files.append(path)
     if not files:

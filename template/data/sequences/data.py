@@ -3,25 +3,24 @@
 This file is yours to edit; train.py uses `load`.
 """
 
-import csv
-import io
 import sysconfig
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files as files_of
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
-from pandas.api.types import infer_dtype, is_bool_dtype, is_numeric_dtype
+from pandas.api.types import is_numeric_dtype
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from .config_base import Section, within
 from .errors import UserError
+from .tables import as_numbers, first_row, listed, moments, read_file, refuse_numbers, tidy
 
 VALIDATION = """__future__ __hello__ __phello__ _markupbase _py_warnings antigravity cgitb cmd
 contextvars dis ensurepip json modulefinder operator secrets shlex sqlite3 struct this token tty
@@ -30,26 +29,18 @@ warnings"""
 others."""
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
 SYSTEM_FILES = {"Thumbs.db", "desktop.ini"}  # Windows puts them into folders
-SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
-SEPARATORS = {
-    "comma": ",",
-    "semicolon": ";",
-    "tab": "\t",
-    "pipe": "|",
-}
-NUMBER = r"[-+]?\d+([.,]\d{3})*([.,]\d+)?"
-"""A number that may have separators between thousands."""
-UNIT = r"([$€£¥%]|[a-zA-Z]{1,3})"
-WITH_UNIT = rf"[$€£¥]?\s?{NUMBER}\s?{UNIT}?"
-DATE_FORMATS = (
-    "ISO8601",
+DAYS = (
     "%d.%m.%Y",
-    "%d.%m.%Y %H:%M",
     "%m/%d/%Y",
-    "%m/%d/%Y %H:%M",
     "%d/%m/%Y",
-    "%d/%m/%Y %H:%M",
+    "%d-%m-%Y",
+    "%m-%d-%Y",
+    "%d %b %Y",
+    "%d-%b-%Y",
+    "%b %d, %Y",
 )
+TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p")
+DATE_FORMATS = ("ISO8601", *map("".join, product(DAYS, TIMES)))
 
 Batch = tuple[Tensor, ...]
 
@@ -74,8 +65,8 @@ class DataConfig(Section):
     context: int = within("[8, 1048576]", 128)
     """Text: context length, in bytes."""
     columns: tuple[str, ...] = ()
-    """Series: input columns, which are also forecast; empty: all columns of numbers, but not the
-    first one if it counts the rows."""
+    """Series: input columns, which are also forecast; empty: all columns of numbers, but not a
+    first one of whole numbers that rise, such as times."""
     separator: Literal["auto", "comma", "semicolon", "tab", "pipe"] = "auto"
     """Series: what separates the columns of CSV; auto: found from the first lines."""
     decimal: Literal["point", "comma"] = "point"
@@ -162,7 +153,10 @@ class Prepare(nn.Module):
         return inputs.contiguous(), targets.contiguous()
 
 
-def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Windows, Windows, Spec]:
+def load(
+    cfg: DataConfig,
+    spec: Spec | None = None,
+) -> tuple[Windows, Windows, Spec]:
     """Return the training set, the validation set and their `Spec`.
 
     With the `spec` of a run, a series has its columns, means and standard deviations.
@@ -173,7 +167,10 @@ def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Windows, Windows, S
     return train, val, spec or found
 
 
-def load_test(cfg: DataConfig, spec: Spec | None = None) -> Windows | None:
+def load_test(
+    cfg: DataConfig,
+    spec: Spec | None = None,
+) -> Windows | None:
     """Return the test split, if there is one. Only `evaluate --split test` calls this."""
     splits, _ = _read(cfg, spec)
     if not splits[2].span:
@@ -190,20 +187,13 @@ def describe(
     splits = f"training: {train_set.span}; validation: {val_set.span}"
     if spec.vocabulary:
         return [f"{splits}; windows of {spec.context} bytes"]
-    columns = f"{len(spec.columns)} columns: {_listed(spec.columns)}"
+    columns = f"{len(spec.columns)} columns: {listed(spec.columns)}"
     if spec.left_out:
-        columns += f"; left out: {_listed(spec.left_out)}"
+        columns += f"; left out: {listed(spec.left_out)}"
     if spec.gaps:
         columns += f"; {spec.gaps:,} missing values repeat the last one"
     windows = f"step {spec.step}; windows: {spec.context} rows forecast the next {spec.horizon}"
     return [columns, splits, windows]
-
-
-def _listed(names: Iterable[str]) -> str:
-    """Return the first names, separated by commas."""
-    first = list(names)
-    shown = ", ".join(first[:10])
-    return f"{shown}, ..." if len(first) > 10 else shown
 
 
 @dataclass
@@ -214,7 +204,10 @@ class Split:
     span: str
 
 
-def _read(cfg: DataConfig, spec: Spec | None) -> tuple[list[Split], Spec]:
+def _read(
+    cfg: DataConfig,
+    spec: Spec | None,
+) -> tuple[list[Split], Spec]:
     """Return the splits for training, for validation and for the test, and the `Spec`."""
     if cfg.kind == "series":
         return _split_series(cfg, spec)
@@ -271,7 +264,10 @@ def _read_library() -> list[bytearray]:
     return [train, val, bytearray()]
 
 
-def _read_own_text(cfg: DataConfig, path: Path) -> list[bytearray]:
+def _read_own_text(
+    cfg: DataConfig,
+    path: Path,
+) -> list[bytearray]:
     """Return the bytes of your files, one after another; the end is for validation and the test."""
     if path == Path():  # also that of an empty string, as of a variable that is not set
         raise UserError("data.path is empty, or the current folder: give the folder's name")
@@ -319,7 +315,10 @@ def _find_ends(
 # Series
 
 
-def _split_series(cfg: DataConfig, spec: Spec | None) -> tuple[list[Split], Spec]:
+def _split_series(
+    cfg: DataConfig,
+    spec: Spec | None,
+) -> tuple[list[Split], Spec]:
     """Return the rows of a series, standardized in float64, and the `Spec`."""
     frame = _read_membrane()
     left_out: list[str] = []
@@ -333,21 +332,25 @@ def _split_series(cfg: DataConfig, spec: Spec | None) -> tuple[list[Split], Spec
     )
     filled = frame.ffill()
     if spec is None:
+        statistics = [moments(filled[name][:train_end]) for name in filled]
         spec = Spec(
             vocabulary=0,
             context=cfg.window,
             horizon=cfg.horizon,
             columns=tuple(frame.columns),
-            mean=tuple(filled[:train_end].mean()),
-            std=_find_stds(filled[:train_end]),
+            mean=tuple(mean for mean, _ in statistics),
+            std=tuple(std for _, std in statistics),
             left_out=tuple(left_out),
             step=_find_step(frame.index),
             gaps=int(frame.isna().to_numpy().sum()),
         )
-    mean = pd.Series(spec.mean, index=frame.columns)
-    std = pd.Series(spec.std, index=frame.columns)
-    standardized = (filled - mean) / std
+    standardized = (filled - list(spec.mean)) / list(spec.std)
     rows = torch.tensor(standardized.to_numpy(), dtype=torch.float32)
+    if train_end > 1 and (rows[:train_end] == rows[0]).all():
+        raise UserError(
+            f"{listed(spec.columns)}: the values are the same in each training row, so there "
+            "is nothing to learn: choose other data.columns"
+        )
     # the first row that a split forecasts is its own; the inputs before it may not be
     val_begin = max(train_end - cfg.window, 0)
     test_begin = max(val_end - cfg.window, 0)
@@ -357,17 +360,6 @@ def _split_series(cfg: DataConfig, spec: Spec | None) -> tuple[list[Split], Spec
         Split(rows[test_begin:], _find_span(frame.index[val_end:])),
     ]
     return splits, spec
-
-
-def _find_stds(train: pd.DataFrame) -> tuple[float, ...]:
-    """Return standard deviations, 1 for a constant column."""
-    varies = train.nunique() > 1
-    if len(train) > 1 and not varies.any():
-        raise UserError(
-            f"{_listed(map(str, train))}: the values are the same in each training row, so there "
-            "is nothing to learn: choose other data.columns"
-        )
-    return tuple(train.std(ddof=0).where(varies, 1.0))
 
 
 def _find_span(index: "pd.Index[Any]") -> str:
@@ -408,21 +400,20 @@ def read_series(
 
     The first row has a value in each column, and the index are dates, if the file has any.
     """
-    table = _read_table(path, cfg, key)
+    cells = read_file(path, cfg, key)
+    table = pd.DataFrame({name: tidy(cells[name]) for name in cells}, index=cells.index)
     dates = _find_dates(table)
-    if dates is not None:
-        _check_dates(dates)
     columns = {}
-    for name in names or _find_columns(table, dates):
+    for name in names or _find_columns(table, dates, cfg):
         if name not in table:
-            raise UserError(
-                f"{key}={path} has no column {name!r}; it has {_listed(map(str, table))}"
-            )
-        columns[name] = _as_numbers(table[name])
+            raise UserError(f"{key}={path} has no column {name!r}; it has {listed(table.columns)}")
+        columns[name] = as_numbers(table[name])
+        if columns[name].isna().all():
+            raise UserError(f"column {name} has no value: choose other data.columns")
     if not columns:
         raise UserError(
             f"{key}={path} has no column of numbers other than one that counts the rows: "
-            f"set data.columns; it has {_listed(map(str, table))}"
+            f"set data.columns; it has {listed(table.columns)}"
         )
     frame = pd.DataFrame(columns, index=table.index)
     used = [*frame] if dates is None else [*frame, dates.name]
@@ -432,7 +423,11 @@ def read_series(
     return frame[is_complete], [str(name) for name in table if name not in used]
 
 
-def _find_columns(table: pd.DataFrame, dates: "pd.Series[Any] | None") -> list[str]:
+def _find_columns(
+    table: pd.DataFrame,
+    dates: "pd.Series[Any] | None",
+    cfg: DataConfig,
+) -> list[str]:
     """Return the columns of numbers that are a series."""
     names = []
     for place, name in enumerate(table):
@@ -440,60 +435,58 @@ def _find_columns(table: pd.DataFrame, dates: "pd.Series[Any] | None") -> list[s
         if dates is not None and name == dates.name:
             continue
         if not is_numeric_dtype(column):
-            _refuse_numbers(column)
+            refuse_numbers(column, cfg.decimal, "choose data.columns")
         elif column.notna().any() and not (place == 0 and _counts_rows(column)):
             names.append(str(name))
     return names
 
 
 def _counts_rows(column: "pd.Series[Any]") -> bool:
-    """Whether these are 0, 1, 2, ..., or other whole numbers in equal steps, such as times."""
+    """Whether these are 0, 1, 2, ..., or other whole numbers that rise, such as times."""
     steps = column.diff()[1:]
-    return bool((column % 1 == 0).all()) and steps.nunique() == 1 and steps.iloc[0] != 0
-
-
-def _refuse_numbers(column: "pd.Series[Any]") -> None:
-    """Refuse a column of text if most values are numbers."""
-    texts = column[column != ""]
-    if texts.str.fullmatch(WITH_UNIT).mean() > 0.5:
-        _as_numbers(column)
-
-
-def _as_numbers(column: "pd.Series[Any]") -> "pd.Series[float]":
-    """Return a column as float64; refuse text, and numbers that float32 has not."""
-    numbers = pd.to_numeric(column, errors="coerce").astype("float64")
-    is_text = numbers.isna() & column.notna() & (column.astype(str) != "")
-    is_large = numbers.abs() > np.finfo(np.float32).max
-    if is_text.any():
-        row = _first_row(is_text)
+    is_whole = len(steps) > 0 and bool((column % 1 == 0).all())
+    if is_whole and (steps < 0).all():
         raise UserError(
-            f"column {column.name}: {column[row]!r:.40} in row {row} is not a number: "
-            "correct it, empty the cell, set data.decimal, or choose data.columns"
+            f"column {column.name} falls in each row, as times that begin with the newest: "
+            "sort the rows, the oldest first, or choose data.columns"
         )
-    if is_large.any():
-        row = _first_row(is_large)
-        raise UserError(
-            f"column {column.name}: {numbers[row]} in row {row} is too large: "
-            "correct it, empty the cell, or choose data.columns"
-        )
-    if numbers.isna().all():
-        raise UserError(f"column {column.name} has no value: choose other data.columns")
-    return numbers
+    return is_whole and bool((steps > 0).all())
 
 
 def _find_dates(table: pd.DataFrame) -> "pd.Series[pd.Timestamp] | None":
-    """Return the first column of dates, NaT for other text."""
+    """Return the first column of dates; refuse one in which they do not rise."""
     for name in table:
-        if is_numeric_dtype(table[name]):
+        column = table[name]
+        if is_numeric_dtype(column):
             continue
+        parsed = []
         for form in DATE_FORMATS:
-            first = _parse_dates(table[name].head(100), form)
-            if first.notna().mean() > 0.5:
-                return _parse_dates(table[name], form)
+            if _parse_dates(column.head(100), form).notna().mean() > 0.5:
+                parsed.append(_parse_dates(column, form))
+        if parsed:  # 1/2/2024 has two formats
+            dates = min(parsed, key=_oddity)
+            _check_dates(dates)
+            return dates
     return None
 
 
-def _parse_dates(texts: "pd.Series[str]", form: str) -> "pd.Series[pd.Timestamp]":
+def _oddity(dates: "pd.Series[pd.Timestamp]") -> tuple[int, int]:
+    """Return how many dates are missing or do not rise, and the number of different steps."""
+    wrong = dates.isna() | ~_rises(dates)
+    return int(wrong.sum()), dates.diff().nunique()
+
+
+def _rises(dates: "pd.Series[pd.Timestamp]") -> "pd.Series[bool]":
+    """Say which dates are after the one above; the first one is."""
+    rises = dates.diff() > pd.Timedelta(0)
+    rises.iloc[0] = True
+    return rises
+
+
+def _parse_dates(
+    texts: "pd.Series[str]",
+    form: str,
+) -> "pd.Series[pd.Timestamp]":
     dates = pd.to_datetime(
         texts,
         format=form,
@@ -505,202 +498,12 @@ def _parse_dates(texts: "pd.Series[str]", form: str) -> "pd.Series[pd.Timestamp]
 
 def _check_dates(dates: "pd.Series[pd.Timestamp]") -> None:
     if dates.isna().any():
-        row = _first_row(dates.isna())
+        row = first_row(dates.isna())
         raise UserError(f"column {dates.name}: there is no date in row {row}: add it")
-    steps = dates.diff()
-    is_earlier = steps < pd.Timedelta(0)
-    if is_earlier.any():
-        row = _first_row(is_earlier)
+    is_late = ~_rises(dates)
+    if is_late.any():
+        row = first_row(is_late)
         raise UserError(
-            f"column {dates.name}: {dates[row]} in row {row} is before the date of the row above: "
-            "sort the rows, the oldest first"
+            f"column {dates.name}: {dates[row]} in row {row} is not after the date of the row "
+            "above: sort the rows, the oldest first, with one row per date"
         )
-    is_equal = steps == pd.Timedelta(0)
-    if is_equal.any():
-        row = _first_row(is_equal)
-        raise UserError(
-            f"column {dates.name}: {dates[row]} in row {row} repeats the date of the row above: "
-            "keep one row per date, or remove the column"
-        )
-
-
-# Files
-
-
-def _read_table(
-    path: Path,
-    cfg: DataConfig,
-    key: str,
-) -> pd.DataFrame:
-    """Return the columns of a file as float64, NaN if missing; or as text, "" if missing.
-
-    The index is the number of the row in the file, where the header of CSV is row 1.
-    """
-    file = _existing_file(path, key)
-    if file.suffix.lower() == ".parquet":
-        table = _read_parquet(file)
-        first_row = 1
-    else:
-        table = _read_csv(file, cfg)
-        first_row = 2
-    table = table.set_axis(pd.RangeIndex(first_row, len(table) + first_row))
-    columns = {name: _tidy(table[name]) for name in table}
-    return pd.DataFrame(columns, index=table.index)
-
-
-def _existing_file(path: Path, key: str) -> Path:
-    """Return a file that exists, with the home folder instead of `~`."""
-    kinds = ", ".join(SUFFIXES)
-    if path == Path():  # also that of an empty string, as of a variable that is not set
-        raise UserError(f"{key} is empty, or the current folder: give a file ({kinds})")
-    file = path.expanduser()
-    if not file.exists():
-        raise UserError(f"{key}={file} does not exist: give a file ({kinds})")
-    if file.is_dir() or file.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{key}={file} is no table: give a file ({kinds})")
-    return file
-
-
-def _read_parquet(file: Path) -> pd.DataFrame:
-    try:
-        table = pd.read_parquet(file)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read the table {file} ({_first_line(error)})") from error
-    if not isinstance(table.index, pd.RangeIndex):  # dates
-        table = table.reset_index()
-    names = [str(name) for name in table.columns]
-    _check_names(names, file)
-    return table.set_axis(names, axis=1)
-
-
-def _read_csv(file: Path, cfg: DataConfig) -> pd.DataFrame:
-    """Return the columns that have a name."""
-    content = file.read_bytes()
-    text = _decode(content, file, cfg)
-    header, separator = _find_header(file, text, cfg)
-    _check_names([name for name in header if name], file)
-    # pandas needs a name for each column
-    names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
-    try:
-        with warnings.catch_warnings():
-            # of rows that have more cells than the header
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            table = pd.read_csv(
-                io.BytesIO(content),
-                sep=separator,
-                decimal="," if cfg.decimal == "comma" else ".",
-                encoding=cfg.encoding,
-                header=0,
-                names=names,
-                index_col=False,
-                na_values="?",
-                skipinitialspace=True,
-                low_memory=False,
-            )
-    except pd.errors.ParserWarning:
-        raise UserError(
-            f"{file} has rows with more cells than the header: quote cells that contain "
-            f"the separator {separator!r}, or set data.separator"
-        ) from None
-    except ValueError as error:
-        raise UserError(
-            f"cannot read the table {file} ({_first_line(error)}): fix it, or set data.separator"
-        ) from error
-    named = [name for name in names if not name.startswith("Unnamed: ")]
-    return table[named]
-
-
-def _decode(
-    content: bytes,
-    file: Path,
-    cfg: DataConfig,
-) -> str:
-    try:
-        text = content.decode(cfg.encoding)
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{file} is not {cfg.encoding} at byte {error.start}: set data.encoding"
-        ) from None
-    except LookupError:
-        raise UserError(
-            f"data.encoding={cfg.encoding} is none of Python's: give utf-8, latin-1 or utf-16"
-        ) from None
-    return text.removeprefix("\ufeff")
-
-
-def _find_header(
-    file: Path,
-    text: str,
-    cfg: DataConfig,
-) -> tuple[list[str], str]:
-    """Return the names of the columns, and what separates them."""
-    lines = [line for line in text.split("\n", 20)[:20] if line.strip()]
-    if not lines:
-        raise UserError(f"cannot read the table {file} (it is empty)")
-    name: str = cfg.separator
-    if name == "auto":
-        name = _find_separator(file, lines, cfg)
-    separator = SEPARATORS[name]
-    header = _split_lines(lines, separator)[0]
-    return [cell.strip() for cell in header], separator
-
-
-def _find_separator(
-    file: Path,
-    lines: list[str],
-    cfg: DataConfig,
-) -> str:
-    """Return what the header has; if it has several, what gives rows of the same length."""
-    usual = "comma"
-    names = set(SEPARATORS)
-    if cfg.decimal == "comma":
-        usual = "semicolon"
-        names.remove("comma")
-    found = []
-    even = []
-    for name in names:
-        lengths = [len(row) for row in _split_lines(lines, SEPARATORS[name])]
-        if lengths[0] > 1:
-            found.append(name)
-            even += [name] if len(set(lengths)) == 1 else []
-    if len(found) > 1:
-        found = even
-        if len(even) != 1:
-            raise UserError(f"the columns of {file} have no clear separator: set data.separator")
-    return found[0] if found else usual
-
-
-def _split_lines(lines: list[str], separator: str) -> list[list[str]]:
-    return list(
-        csv.reader(
-            lines,
-            delimiter=separator,
-            skipinitialspace=True,
-        )
-    )
-
-
-def _check_names(names: list[str], file: Path) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{file} has several columns {name!r}: rename or remove them")
-
-
-def _tidy(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return a column as float64, NaN if missing; or as text without blanks, "" if missing."""
-    kind = infer_dtype(column)
-    is_number = is_numeric_dtype(column) and not is_bool_dtype(column)
-    if is_number or kind in ("decimal", "integer", "empty"):  # these may be Python objects
-        return column.astype("float64")
-    texts = column.dropna().astype(str).str.strip()
-    return texts.reindex(column.index, fill_value="")
-
-
-def _first_row(chosen: "pd.Series[bool]") -> int:
-    """Return the number of the first row that is chosen, in the file."""
-    return int(chosen.index[chosen][0])
-
-
-def _first_line(error: Exception) -> str:
-    line = str(error).strip().splitlines()[0]
-    return line.removeprefix("Error tokenizing data. C error: ")

@@ -11,7 +11,11 @@ import torch
 from .. import data
 
 
-def write(file: Path, rows: int = 200, **others: Any) -> Path:
+def write(
+    file: Path,
+    rows: int = 200,
+    **others: Any,
+) -> Path:
     """Write a table with two numeric columns and one of words."""
     columns = {
         "load": np.sin(np.arange(rows)) * 3 + 10,
@@ -27,7 +31,10 @@ def write(file: Path, rows: int = 200, **others: Any) -> Path:
     return file
 
 
-def series(path: Path, **values: Any) -> data.DataConfig:
+def series(
+    path: Path,
+    **values: Any,
+) -> data.DataConfig:
     """Return a config for small files."""
     return data.DataConfig(
         kind="series",

@@ -26,7 +26,11 @@ def make_table() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def config(file: Path, table: pd.DataFrame, **keys: Any) -> data.DataConfig:
+def config(
+    file: Path,
+    table: pd.DataFrame,
+    **keys: Any,
+) -> data.DataConfig:
     """Write a table, and return a config that reads it."""
     if file.suffix == ".csv":
         table.to_csv(file, index=False)
@@ -35,7 +39,10 @@ def config(file: Path, table: pd.DataFrame, **keys: Any) -> data.DataConfig:
     return data.DataConfig(path=file, target="label", **keys)
 
 
-def heights(rows: data.Rows, spec: data.Spec) -> list[float]:
+def heights(
+    rows: data.Rows,
+    spec: data.Spec,
+) -> list[float]:
     """Return a column in its unit."""
     values = rows.tensors[0][:, 1] * spec.std[1] + spec.mean[1]
     rounded: list[float] = values.double().round(decimals=2).tolist()
@@ -139,7 +146,11 @@ def test_a_run_that_is_resumed_keeps_its_columns_and_statistics(tmp_path: Path) 
         ("1e39", r"column age: 1e\+39 in row 9 is too large"),
     ],
 )
-def test_a_wrong_cell_is_named(tmp_path: Path, cell: str, message: str) -> None:
+def test_a_wrong_cell_is_named(
+    tmp_path: Path,
+    cell: str,
+    message: str,
+) -> None:
     table = make_table().astype({"age": object})
     table.loc[7, "age"] = cell
     with pytest.raises(UserError, match=message):

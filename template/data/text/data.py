@@ -111,7 +111,10 @@ class Prepare(nn.Module):
         return inputs, targets
 
 
-def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Windows, Windows, Spec]:
+def load(
+    cfg: DataConfig,
+    spec: Spec | None = None,
+) -> tuple[Windows, Windows, Spec]:
     """Return the training set, the validation set and their `Spec`.
 
     With the `Spec` of a run, the text is tokenized as in that run.
@@ -122,7 +125,10 @@ def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Windows, Windows, S
     return train_set, val_set, spec
 
 
-def load_test(cfg: DataConfig, spec: Spec | None = None) -> Windows | None:
+def load_test(
+    cfg: DataConfig,
+    spec: Spec | None = None,
+) -> Windows | None:
     """Return the test split, if there is one. Only `evaluate --split test` calls this."""
     splits, spec = _read(cfg, spec)
     test = splits[2]
@@ -159,7 +165,10 @@ def _windows(
     return Windows(torch.from_numpy(tokens), spec.context)
 
 
-def _read(cfg: DataConfig, spec: Spec | None) -> tuple[list[Tokens], Spec]:
+def _read(
+    cfg: DataConfig,
+    spec: Spec | None,
+) -> tuple[list[Tokens], Spec]:
     """Return the tokens for training, for validation and for the test, and the `Spec`."""
     files = library() if cfg.path is None else _own_files(cfg, cfg.path)
     encoding = "utf-8" if cfg.path is None else cfg.encoding
@@ -184,7 +193,10 @@ def _read(cfg: DataConfig, spec: Spec | None) -> tuple[list[Tokens], Spec]:
     return splits, spec
 
 
-def _split(tokens: Tokens, cfg: DataConfig) -> list[Tokens]:
+def _split(
+    tokens: Tokens,
+    cfg: DataConfig,
+) -> list[Tokens]:
     """Return the beginning for training, then the part for validation, and the end for the test."""
     test_begin = round(len(tokens) * (1 - cfg.test_fraction))
     val_begin = round(len(tokens) * (1 - cfg.test_fraction - cfg.val_fraction))
@@ -257,7 +269,10 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _files_below(folder: Path, cfg: DataConfig) -> list[Path]:
+def _files_below(
+    folder: Path,
+    cfg: DataConfig,
+) -> list[Path]:
     """Return the files at any depth, without those below linked folders."""
     if not cfg.pattern or Path(cfg.pattern).is_absolute():
         cfg.refuse("pattern", "give a pattern of file names, such as *.md")

@@ -4,12 +4,9 @@ This file is yours to edit.
 """
 
 import hashlib
-import io
-import json
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +17,7 @@ from torch.utils.data import TensorDataset
 
 from .config_base import Section, within
 from .errors import UserError
+from .text_tables import column, listed, read_table
 
 KEYWORDS = (
     "assert",
@@ -42,9 +40,6 @@ struct this token tty warnings"""
 """Modules of the standard library for validation, 10% of its bytes; they share no code with the
 others."""
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
-
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
-SUFFIXES = (*SEPARATORS, ".jsonl", ".parquet")
 
 Batch = tuple[Tensor, ...]
 
@@ -131,7 +126,10 @@ class Prepare(nn.Module):
         return tokens.long(), mask, labels
 
 
-def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Texts, Texts, Spec]:
+def load(
+    cfg: DataConfig,
+    spec: Spec | None = None,
+) -> tuple[Texts, Texts, Spec]:
     """Return the training set, the validation set and their `Spec`.
 
     With the `Spec` of a run, classes and tokens are those of the run.
@@ -141,7 +139,10 @@ def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Texts, Texts, Spec]
     return Texts(train, spec), Texts(val, spec), spec
 
 
-def load_test(cfg: DataConfig, spec: Spec | None = None) -> Texts | None:
+def load_test(
+    cfg: DataConfig,
+    spec: Spec | None = None,
+) -> Texts | None:
     """Return the test split, if there is one. Only `evaluate --split test` calls this."""
     train, _, test = _read(cfg, spec)
     if test.empty:
@@ -164,7 +165,7 @@ def describe(
     lengths = train_set.tensors[1]
     full = int((lengths == spec.length).sum())
     return [
-        f"{len(names)} classes: {_listed(counts)} (texts for training + validation)",
+        f"{len(names)} classes: {listed(counts)} (texts for training + validation)",
         *_similar(names),
         f"{spec.vocabulary:,} tokens in the vocabulary; {full:,} of {len(lengths):,} training "
         f"texts have {spec.length} tokens (data.length), or are cut to them",
@@ -177,16 +178,13 @@ def _similar(names: tuple[str, ...]) -> list[str]:
     for name in names:
         groups.setdefault(name.casefold(), []).append(name)
     similar = [" and ".join(group) for group in groups.values() if len(group) > 1]
-    return [f"these classes differ only by case: {_listed(similar)}"] if similar else []
+    return [f"these classes differ only by case: {listed(similar)}"] if similar else []
 
 
-def _listed(names: list[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = len(names) - 10
-    return ", ".join(names[:10]) + (f" and {more} more" if more > 0 else "")
-
-
-def encode(texts: list[str], spec: Spec) -> tuple[Tensor, Tensor]:
+def encode(
+    texts: list[str],
+    spec: Spec,
+) -> tuple[Tensor, Tensor]:
     """Return the token ids (n, length), int32, with 0 after the end, and the lengths (n,)."""
     try:
         encoded = Tokenizer.from_str(spec.tokenizer).encode_batch_fast(texts)
@@ -205,21 +203,24 @@ def encode(texts: list[str], spec: Spec) -> tuple[Tensor, Tensor]:
     return tokens, lengths
 
 
-def _read(cfg: DataConfig, spec: Spec | None) -> list[pd.DataFrame]:
+def _read(
+    cfg: DataConfig,
+    spec: Spec | None,
+) -> list[pd.DataFrame]:
     """Return the texts and labels for training, for validation and for the test."""
     if cfg.path is None:
         train, val = statements()
         return [train, val, val[:0]]
-    path = _existing(cfg.path)
+    path = cfg.path
     frame = _own_texts(cfg, path)
     splits = _split(frame, cfg)
     known = spec.classes if spec else splits[0]["label"].unique()
     new = sorted(set(frame["label"]) - set(known))
     if new and spec:
-        raise UserError(f"{path} has classes that the run lacks: {_listed(new)}")
+        raise UserError(f"{path} has classes that the run lacks: {listed(new)}")
     if new:
         raise UserError(
-            f"{path} has too few texts of {_listed(new)}: none is for training; "
+            f"{path} has too few texts of {listed(new)}: none is for training; "
             "add texts, or remove these"
         )
     if len(known) < 2:
@@ -256,16 +257,6 @@ def statements() -> tuple[pd.DataFrame, pd.DataFrame]:
     return train.head(4000), val.head(444)
 
 
-def _existing(path: Path) -> Path:
-    """Return the path of a file, with the home folder instead of `~`."""
-    if path == Path():  # also that of an empty string, as of a variable that is not set
-        raise UserError("data.path is empty, or the current folder: give a file's name")
-    path = path.expanduser()
-    if not path.exists():
-        raise UserError(f"data.path={path} does not exist: give a file of texts")
-    return path
-
-
 def _own_texts(cfg: DataConfig, path: Path) -> pd.DataFrame:
     """Return your texts and labels; the index is the number of the row in the file."""
     table = read_table(path, cfg.encoding)
@@ -287,107 +278,10 @@ def _own_texts(cfg: DataConfig, path: Path) -> pd.DataFrame:
     return frame
 
 
-def read_table(path: Path, encoding: str) -> pd.DataFrame:
-    """Return the cells of a file; the index is the number of the row in it."""
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES or not path.is_file():
-        raise UserError(f"{path} is no file that ends with {', '.join(SUFFIXES)}")
-    try:
-        table = _parse(path, suffix, encoding)
-    except ValueError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"cannot read {path} as {suffix}: {reason}") from None
-    if table.empty:
-        raise UserError(f"{path} has no rows of texts")
-    return table
-
-
-def _parse(
-    path: Path,
-    suffix: str,
-    encoding: str,
-) -> pd.DataFrame:
-    if suffix == ".parquet":
-        table = pd.read_parquet(path)
-        return table.set_axis(range(1, len(table) + 1))
-    text = _read_text(path, encoding)
-    return _parse_json(text) if suffix == ".jsonl" else _parse_csv(text, SEPARATORS[suffix])
-
-
-def _read_text(file: Path, encoding: str) -> str:
-    r"""Return the text of a file without a byte-order mark; lines end with \n."""
-    try:
-        text = file.read_bytes().decode(encoding)
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{file} is not {encoding} at byte {error.start}: set data.encoding"
-        ) from None
-    except LookupError:
-        raise UserError(
-            f"data.encoding={encoding} is none of Python's: give utf-8, latin-1 or utf-16"
-        ) from None
-    if "\0" in text:
-        raise UserError(f"{file} is binary: give a text file, or set data.encoding")
-    return text.removeprefix("\ufeff").replace("\r\n", "\n")
-
-
-def _parse_csv(text: str, separator: str) -> pd.DataFrame:
-    """Return the rows below the one with the names, which is the first; cells are text."""
-    cells = pd.read_csv(
-        io.StringIO(text),
-        sep=separator,
-        header=None,  # pandas would rename columns of the same name
-        dtype=str,
-        keep_default_na=False,
-        skip_blank_lines=False,
-    )
-    cells = cells.set_axis(cells.index + 1).fillna("")
-    names = cells.loc[1].str.strip()
-    rows = cells[1:].set_axis(list(names), axis=1)
-    is_blank = (rows == "").all(axis=1)
-    return rows[~is_blank]
-
-
-def _parse_json(text: str) -> pd.DataFrame:
-    """Return the JSON objects, one a line."""
-    rows: dict[int, Any] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            rows[number] = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"line {number} is no JSON ({error.msg})") from None
-        if not isinstance(rows[number], dict):
-            raise ValueError(f"line {number} is no JSON object with names and values")
-    # objects, as pandas would make 1.0 of 1 if another row has no value
-    return pd.DataFrame.from_dict(rows, orient="index", dtype=object)
-
-
-def column(
-    table: pd.DataFrame,
-    name: str,
-    path: Path,
-) -> "pd.Series[str]":
-    """Return a column as text, "" for missing values."""
-    names = list(map(str, table.columns))
-    if name not in names:
-        raise UserError(
-            f"{path} has no column {name}, only {_listed(names)}: set data.text and data.label"
-        )
-    if names.count(name) > 1:
-        raise UserError(f"{path} has {names.count(name)} columns {name}: rename one")
-    values = table[name]
-    lists = values.index[values.map(pd.api.types.is_list_like)]
-    if len(lists):
-        raise UserError(f"row {lists[0]} of {path} has several values in column {name}: give one")
-    try:
-        return values.astype("string").fillna("")
-    except UnicodeEncodeError as error:  # JSON can have half of an emoji
-        raise UserError(f"{path} has a broken character in column {name} ({error})") from None
-
-
-def _split(frame: pd.DataFrame, cfg: DataConfig) -> list[pd.DataFrame]:
+def _split(
+    frame: pd.DataFrame,
+    cfg: DataConfig,
+) -> list[pd.DataFrame]:
     """Return the rows for training, for validation and for the test.
 
     A hash of the text decides, so that new rows move no others, and equal texts are together.

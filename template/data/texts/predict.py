@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .. import data
+from ..text_tables import column, read_table
 
 
 def predict(
@@ -40,6 +41,6 @@ def read_texts(files: list[Path], cfg: data.DataConfig) -> list[str]:
     """Return the texts of all files."""
     texts: list[str] = []
     for file in files:
-        table = data.read_table(file, cfg.encoding)
-        texts += data.column(table, cfg.text, file).tolist()
+        table = read_table(file, cfg.encoding)
+        texts += column(table, cfg.text, file).tolist()
     return texts

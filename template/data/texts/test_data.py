@@ -24,7 +24,11 @@ def make_texts(copies: int = 1) -> pd.DataFrame:
     return pd.DataFrame(rows * copies, columns=["text", "label"])
 
 
-def config(file: Path, frame: pd.DataFrame, **keys: Any) -> data.DataConfig:
+def config(
+    file: Path,
+    frame: pd.DataFrame,
+    **keys: Any,
+) -> data.DataConfig:
     """Write a file of texts, and return a config that reads it."""
     if file.suffix == ".csv":
         frame.to_csv(file, index=False)

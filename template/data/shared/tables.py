@@ -1,0 +1,306 @@
+"""Files of tables for data.py: CSV and Parquet, and what their cells are."""
+
+import csv
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import infer_dtype, is_bool_dtype, is_numeric_dtype
+
+from .errors import UserError
+
+SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
+SEPARATORS = {
+    "comma": ",",
+    "semicolon": ";",
+    "tab": "\t",
+    "pipe": "|",
+}
+THOUSANDS = "[.,'\u2019 \u00a0\u2009\u202f]"
+NUMBER = r"[-+]?\d+(" + THOUSANDS + r"\d\d\d)*([.,]\d+)?"
+"""A number that may have separators between thousands."""
+UNIT = r"([$€£¥%]|[a-zA-Z]{1,3})"
+WITH_UNIT = rf"[$€£¥]\s?{NUMBER}|{NUMBER}\s?{UNIT}"
+
+
+class Format(Protocol):
+    """The options of data.py on how CSV is written."""
+
+    @property
+    def separator(self) -> str: ...
+
+    @property
+    def decimal(self) -> str: ...
+
+    @property
+    def encoding(self) -> str: ...
+
+
+def read_file(
+    path: Path,
+    cfg: Format,
+    key: str,
+) -> pd.DataFrame:
+    """Return the columns of a file that have a name.
+
+    The index is the number of the row in the file, where the header of CSV is row 1.
+    """
+    kinds = ", ".join(SUFFIXES)
+    if path == Path():  # also that of an empty string, as of a variable that is not set
+        raise UserError(f"{key} is empty, or the current folder: give a file ({kinds})")
+    file = path.expanduser()
+    if not file.exists():
+        raise UserError(f"{key}={file} does not exist: give a file ({kinds})")
+    if file.is_dir() or file.suffix.lower() not in SUFFIXES:
+        raise UserError(f"{key}={file} is no table: give a file ({kinds})")
+    try:
+        if file.suffix.lower() != ".parquet":
+            return _read_csv(file, cfg)
+        table = pd.read_parquet(file)
+    except (OSError, ValueError) as error:
+        why = str(error).strip().splitlines()[0].removeprefix("Error tokenizing data. C error: ")
+        raise UserError(
+            f"cannot read the table {file} ({why}): quote cells that contain the separator, or set "
+            "data.separator"
+        ) from error
+    if not isinstance(table.index, pd.RangeIndex):  # such as dates
+        table = table.reset_index()
+    names = [str(name) for name in table.columns]
+    _check_names(names, file)
+    return table.set_axis(names, axis=1).set_axis(pd.RangeIndex(1, len(table) + 1))
+
+
+def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
+    content = file.read_bytes()
+    text = _decode(content, file, cfg)
+    header, separator = _find_header(file, text, cfg)
+    _check_names([name for name in header if name], file)
+    # pandas needs a name for each column
+    names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
+    table = pd.read_csv(
+        io.BytesIO(content),
+        sep=separator,
+        decimal="," if cfg.decimal == "comma" else ".",
+        encoding=cfg.encoding,
+        header=0,
+        names=names,
+        index_col=False,
+        na_values="?",
+        skipinitialspace=True,
+        low_memory=False,
+    )
+    table = table.set_axis(pd.RangeIndex(2, len(table) + 2))
+    named = [name for name in names if not name.startswith("Unnamed: ")]
+    last = names.index(named[-1]) if named else 0
+    beyond = table.iloc[:, last + 1 :].notna().any(axis=1)
+    if beyond.any():
+        raise UserError(
+            f"row {first_row(beyond)} of {file} has more cells than the header has names: quote "
+            f"cells that contain {separator!r}, name each column, or set data.separator"
+        )
+    return table[named]
+
+
+def _decode(
+    content: bytes,
+    file: Path,
+    cfg: Format,
+) -> str:
+    try:
+        text = content.decode(cfg.encoding)
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{file} is not {cfg.encoding} at byte {error.start}: set data.encoding"
+        ) from None
+    except LookupError:
+        raise UserError(
+            f"data.encoding={cfg.encoding} is none of Python's: give utf-8, latin-1 or utf-16"
+        ) from None
+    return text.removeprefix("\ufeff")
+
+
+def _find_header(
+    file: Path,
+    text: str,
+    cfg: Format,
+) -> tuple[list[str], str]:
+    """Return the names of the columns, "" for those without, and what separates them."""
+    lines = [line for line in text[:100_000].splitlines()[:20] if line.strip()]
+    if not lines:
+        raise UserError(f"cannot read the table {file} (it is empty)")
+    names = [cfg.separator] if cfg.separator != "auto" else list(SEPARATORS)
+    if cfg.separator == "auto" and cfg.decimal == "comma":
+        names = ["semicolon", "tab", "pipe"]
+    rows = {}
+    for name in names:
+        reader = csv.reader(lines, delimiter=SEPARATORS[name], skipinitialspace=True)
+        rows[name] = list(reader)
+    name = _find_separator(rows, file)
+    header = [cell.strip() for cell in rows[name][0]]
+    longest = max(map(len, rows[name]))
+    return header + [""] * (longest - len(header)), SEPARATORS[name]
+
+
+def _find_separator(
+    rows: dict[str, list[list[str]]],
+    file: Path,
+) -> str:
+    """Return what the header has; if it has several, what gives rows of the same length."""
+    possible = [name for name in rows if len(rows[name][0]) > 1]
+    if len(possible) > 1:
+        possible = [name for name in possible if _are_even(rows[name])]
+        if len(possible) != 1:
+            raise UserError(f"the columns of {file} have no clear separator: set data.separator")
+    return possible[0] if possible else next(iter(rows))
+
+
+def _are_even(rows: list[list[str]]) -> bool:
+    return len({len(row) for row in rows}) == 1
+
+
+def _check_names(
+    names: list[str],
+    file: Path,
+) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{file} has several columns {name!r}: rename or remove them")
+
+
+# Columns
+
+
+def tidy(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return a column as float64, NaN if missing; or as text without blanks, "" if missing."""
+    kind = infer_dtype(column)
+    is_number = is_numeric_dtype(column) and not is_bool_dtype(column)
+    if is_number or kind in ("decimal", "integer", "empty"):  # these may be Python objects
+        return column.astype("float64")
+    texts = column.dropna().astype(str).str.strip()
+    return texts.reindex(column.index, fill_value="")
+
+
+def is_missing(column: "pd.Series[Any]") -> "pd.Series[bool]":
+    """Say which cells of a tidy column are missing."""
+    return column.isna() if is_numeric_dtype(column) else column == ""
+
+
+def as_numbers(column: "pd.Series[Any]") -> "pd.Series[float]":
+    """Return a tidy column as float64; refuse text, and numbers that float32 has not."""
+    numbers = pd.to_numeric(column, errors="coerce").astype("float64")
+    is_text = numbers.isna() & ~is_missing(column)
+    is_large = numbers.abs() > np.finfo(np.float32).max
+    for wrong, why in ((is_text, "is not a number"), (is_large, "is too large")):
+        if wrong.any():
+            row = first_row(wrong)
+            cell = column[row]
+            shown = f"{cell!r:.40}" if isinstance(cell, str) else cell
+            raise UserError(
+                f"column {column.name}: {shown} in row {row} {why}: "
+                "correct it, empty the cell, or leave the column out"
+            )
+    return numbers
+
+
+def as_texts(column: "pd.Series[Any]") -> "pd.Series[str]":
+    """Return a column as text; whole numbers have no point, and missing ones are empty."""
+    if not is_numeric_dtype(column):
+        return column
+    texts = {}
+    for value in column.dropna().unique():
+        texts[value] = str(int(value)) if value.is_integer() else str(value)
+    return column.map(texts).fillna("").astype(str)
+
+
+def moments(column: "pd.Series[Any]") -> tuple[float, float]:
+    """Return the mean and the standard deviation, in float64; 1 for a constant column."""
+    values = column.astype("float64")
+    mean = values.mean()
+    if not values.min() < values.max():  # as also if all are missing
+        return (0.0 if np.isnan(mean) else float(mean)), 1.0
+    return float(mean), float(values.std(ddof=0))
+
+
+def find_categories(column: "pd.Series[Any]") -> tuple[str, ...]:
+    """Return the values in 3 rows or more; refuse a column in which most rows have others."""
+    texts = as_texts(column)
+    counts = texts.value_counts()
+    frequent = counts.index[counts >= 3]
+    is_rare = ~texts.isin(frequent)
+    if is_rare.mean() > 0.5:
+        row = first_row(is_rare)
+        raise UserError(
+            f"column {column.name}: {texts[row]!r:.40} in row {row}, like most values, is in "
+            "fewer than 3 rows, so it is no category: add the column to data.ignore"
+        )
+    return tuple(sorted(frequent))
+
+
+def refuse_numbers(
+    column: "pd.Series[Any]",
+    decimal: str,
+    advice: str,
+    few: int = 0,
+) -> None:
+    """Refuse a column of text if most values are numbers, or more than 20 different ones.
+
+    The others have to be corrected. Values with a unit count as numbers if there are more than a
+    few different ones.
+    """
+    counts = column[column != ""].value_counts()
+    cells = counts.index.to_series().astype(str)
+    plain = _parse(cells, decimal).notna()
+    unclear = cells.str.fullmatch(NUMBER) & ~plain
+    numbers = plain | unclear
+    if len(cells) > few:
+        numbers |= cells.str.fullmatch(WITH_UNIT)
+    is_text = plain.all()  # as Parquet says
+    are_few = counts[numbers].sum() <= counts.sum() / 2 and numbers.sum() <= 20
+    if is_text or are_few:
+        return
+    others = cells[unclear] if unclear.any() else cells[~plain]
+    row = first_row(column.isin(others))
+    cell = str(column[row])
+    why = "is not a number: correct it, empty the cell"
+    if unclear.any():
+        point = cell.replace(",", "")
+        comma = cell.replace(".", "").replace(",", ".")
+        why = f"can be {point} or {comma}: rewrite the numbers, set data.decimal"
+        if point == comma:
+            why = "has separators between thousands: remove them"
+    raise UserError(f"column {column.name}: {cell!r:.40} in row {row} {why}, or {advice}")
+
+
+def _parse(
+    cells: "pd.Series[str]",
+    decimal: str,
+) -> "pd.Series[float]":
+    """Return the numbers in cells of text, NaN for other text."""
+    if decimal == "comma":
+        has_point = cells.str.contains(".", regex=False)
+        cells = cells.str.replace(",", ".").mask(has_point)
+    return pd.to_numeric(cells, errors="coerce")
+
+
+def sort_names(names: Iterable[str]) -> list[str]:
+    """Sort names as numbers if all are, or else as text."""
+    ordered = sorted(names)
+    numbers = pd.to_numeric(pd.Series(ordered), errors="coerce")
+    if np.isfinite(numbers).all():
+        ordered.sort(key=float)
+    return ordered
+
+
+def first_row(chosen: "pd.Series[bool]") -> int:
+    """Return the number of the first row that is chosen, in the file."""
+    return int(chosen.index[chosen][0])
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first names, separated by commas."""
+    first = list(names)
+    shown = ", ".join(first[:10])
+    return f"{shown}, ..." if len(first) > 10 else shown
