@@ -231,6 +231,8 @@ def _diff_or_next_steps(
 
 def _next_steps(result: UpdateResult) -> list[str]:
     """Return the commands that commit what is staged, or undo it."""
+    from .updating.apply import base_of
+
     top = result.project.repository.top
     where = result.project.repository.where
     git = "git" if os.path.samefile(".", top) else f"git -C {_quoted(top)}"
@@ -239,9 +241,10 @@ def _next_steps(result: UpdateResult) -> list[str]:
         return []
     steps = ["Next, review and commit:", f"  {git} diff --staged"]
     steps.append(f"  {git} commit -m {shlex.quote(result.message)}")
+    base = base_of(result.project.repository, merge)
     everything = (
         f"{git} read-tree --reset {merge.tree[:12]} && "  # without entries in conflict
-        f"{git} {_NO_HOOKS} restore --source=HEAD --staged --worktree -- {_quoted(where)}"
+        f"{git} {_NO_HOOKS} restore --source={base} --staged --worktree -- {_quoted(where)}"
     )
     if result.conflicts:
         steps = [

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,26 @@ def test_adding_twice_and_removing_what_is_not_there_change_nothing(
         assert message in result.stdout
         assert "nothing was changed" in result.stdout
     assert project_state(team) == before
+
+
+def test_add_goes_on_from_what_is_staged(team: Path, fastproj: Fastproj) -> None:
+    assert fastproj("add", "one", cwd=team).returncode == 0
+    staged = git(team, "write-tree")
+    result = fastproj("add", "two", "--dry-run", cwd=team)
+    assert (result.returncode, "+two" in result.stdout) == (0, True), result.stderr
+    assert git(team, "write-tree") == staged
+    result = fastproj("add", "two", cwd=team)
+    assert result.returncode == 0, result.stderr
+    assert read_answers(team)["components"] == ["one", "two"]
+    assert (team / "registry.txt").read_text().count("from ") == 2
+    for undo in [line for line in result.stdout.splitlines() if " read-tree " in line]:
+        subprocess.run(["sh", "-c", undo], cwd=team, check=True)
+        assert git(team, "write-tree") == staged, undo
+        assert read_answers(team)["components"] == ["one"]
+        assert fastproj("add", "two", cwd=team).returncode == 0
+    (team / "registry.txt").write_text("mine, not staged\n")
+    refused = fastproj("add", "two", cwd=team)
+    assert (refused.returncode, "registry.txt changed" in refused.stderr) == (1, True)
 
 
 def test_edited_files_are_merged_and_kept(team: Path, fastproj: Fastproj) -> None:

@@ -22,8 +22,11 @@ _IN_PROGRESS = {
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def check_ready(repository: Repository) -> str:
-    """Return the commit that is checked out, if nothing is in progress or uncommitted."""
+def check_ready(repository: Repository, keeps_staged: bool = False) -> str:
+    """Return the commit that is checked out, if nothing is in progress or uncommitted.
+
+    With `keeps_staged`, the project may have staged changes: return a commit of them.
+    """
     top = repository.top
     lock = repository.git_dir / "index.lock"
     for name, command in _IN_PROGRESS.items():
@@ -41,7 +44,13 @@ def check_ready(repository: Repository) -> str:
     status = repository.lines("status", "--porcelain", *options, "--", repository.where)
     # `git cherry-pick --abort` would remove what is staged elsewhere.
     staged = repository.lines("diff-index", "--cached", "--name-only", "-z", commit)
-    changed = [*(line[3:] for line in status), *staged]
+    is_whole = all(path.startswith(repository.prefix) for path in staged)
+    unstaged = [line[3:] for line in status if line[1] != " "]
+    if keeps_staged and staged and is_whole and not unstaged:
+        tree = repository.git("write-tree")
+        files = repository.files(tree)
+        return repository.commit(tree, files, [commit], "Staged", repository.git_dir / "index")
+    changed = [*unstaged, *staged]
     if changed:
         raise FastprojError(
             f"{changed[0]} changed since the last commit: commit or discard that, then try again"
@@ -103,6 +112,11 @@ def _in_the_way(
     return [place for place in walk(new) if place.is_symlink() or place.is_file()]
 
 
+def base_of(repository: Repository, merge: Merge) -> str:
+    """Return what a merge began from, as git's commands name it: HEAD, or what was staged."""
+    return "HEAD" if merge.head == repository.head() else merge.head[:12]
+
+
 def find_undo(
     repository: Repository,
     merge: Merge,
@@ -110,7 +124,7 @@ def find_undo(
 ) -> str:
     """Return the command that undoes a merge, after trying it on a copy; empty if it fails."""
     if not merge.stages:
-        return f"read-tree -m -u {merge.tree[:12]} HEAD"
+        return f"read-tree -m -u {merge.tree[:12]} {base_of(repository, merge)}"
     variables = {
         "GIT_DIR": work / "merge",
         "GIT_WORK_TREE": work / "undo",

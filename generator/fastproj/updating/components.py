@@ -122,6 +122,7 @@ def _change(
         to=project.version,
         dry_run=dry_run,
         message=f"{verb} {', '.join(component.name for component in changed)}",
+        keeps_staged=True,
     )
     return update(project.root, request), changed
 

@@ -44,6 +44,8 @@ class Request:
     dry_run: bool = False
     message: str = ""
     """Of the commit."""
+    keeps_staged: bool = False
+    """Whether the project may have staged changes, to which it adds."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def update(
     """Update a project and leave the result staged; after an error, nothing was changed."""
     preload()
     project = read_project(where)
-    head = check_ready(project.repository)
+    head = check_ready(project.repository, request.keeps_staged)
     with scratch_folder(Path(tempfile.gettempdir()), "update") as work:
         template = project.template(work, request.template)
         target = _target(project, template, request.to)
@@ -89,6 +91,11 @@ def update(
         new = _render(project, template, target, work / "new", answers)
         result = _merge(project, template, head, new, dropped, message, work)
         check(project.repository, result)
+        if result.stages and head != project.repository.head():
+            files = ", ".join(sorted(result.unmerged))
+            raise FastprojError(
+                f"{files} would be in conflict with what is staged: commit that, then try again"
+            )
         if not request.dry_run:
             result.undo = find_undo(project.repository, result, work)
             apply(project.repository, result, message)
