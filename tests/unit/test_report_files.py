@@ -288,6 +288,9 @@ def test_best_value_of_each_metric(tmp_path: Path) -> None:
     config = {"train": {"monitor": "odd", "monitor_mode": "max"}}
     facts = summary.facts([read(tmp_path / "b", rows, config)])
     assert facts["highest validation odd"] == ["0.5 at step 1"]
+    config = {"train": {"monitor": "loss", "monitor_mode": None}}
+    facts = summary.facts([read(tmp_path / "c", rows, config)])
+    assert facts["lowest validation loss"] == ["0.1 at step 2"]
 
 
 def test_runs_with_other_data_are_not_compared(tmp_path: Path) -> None:

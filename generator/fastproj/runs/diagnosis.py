@@ -137,7 +137,7 @@ def best_row(run: Run, metric: str) -> Row | None:
 def is_lower_better(run: Run, metric: str) -> bool | None:
     """Whether a lower value of a metric is better; None if that is not known."""
     if metric == run.option("train.monitor"):
-        return bool(run.option("train.monitor_mode") == "min")
+        return bool(run.option("train.monitor_mode") != "max")  # null: min
     if LOWER.search(metric):
         return True
     return False if HIGHER.search(metric) else None

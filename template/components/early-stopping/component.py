@@ -43,7 +43,7 @@ class EarlyStopping(Component):
         self.step = 0
         """Step of the last validation."""
         self.rule = ""
-        """Whose best value that is: the mode and the metric."""
+        """Whose best value that is: the sign and the metric."""
 
     def on_validation(
         self,
@@ -55,7 +55,7 @@ class EarlyStopping(Component):
         sign = -1 if run.cfg.train.monitor_mode == "max" else 1
         if metric not in results:
             return  # an error follows, as for any run
-        rule = f"{run.cfg.train.monitor_mode} {metric}"
+        rule = f"{sign} {metric}"
         if self.rule not in ("", rule):
             self.best = math.inf
             self.since = 0
