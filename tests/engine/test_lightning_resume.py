@@ -199,11 +199,19 @@ def test_no_row_is_lost_or_doubled_around_a_validation(
     assert column(tmp_path, "step", "val") == [3, 6]
 
 
-def test_last_weights_are_saved(p: Project, tmp_path: Path) -> None:
+def test_last_weights_are_saved_and_a_damaged_checkpoint_is_one_line(
+    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Neither a validation nor `every_n_train_steps` is at the last step."""
     p.run(tmp_path, "--trainer.max_steps=5", every=100)
     assert saved(tmp_path)["global_step"] == 5
     assert saved(tmp_path, "best")["global_step"] == 3
+    last = tmp_path / "a/checkpoints/last.ckpt"
+    for damaged in (last.read_bytes()[:5000], b""):
+        last.write_bytes(damaged)
+        with pytest.raises(SystemExit):
+            p.run(tmp_path, "--ckpt_path=last")
+        assert capsys.readouterr().err.endswith("give another checkpoint as --ckpt_path\n")
 
 
 def test_checkpoint_decides_the_spec(

@@ -12,7 +12,7 @@ from .support import few_samples, train_here
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("predict")
-    train_here(folder, "--train.steps=4")
+    train_here(folder)
     return folder / "first"
 
 

@@ -131,7 +131,8 @@ class LastModelCheckpoint(ModelCheckpoint):
         loop = trainer.fit_loop.epoch_loop
         epochs = trainer.check_val_every_n_epoch
         batch = loop.total_batch_idx if epochs is None else loop.batch_idx
-        validates = trainer.enable_validation and (batch + 1) % trainer.val_check_batch == 0
+        interval = trainer.val_check_batch or math.inf  # None: a time
+        validates = trainer.enable_validation and (batch + 1) % interval == 0
         if epochs and (trainer.current_epoch + 1) % epochs:
             validates = False
         if not validates:

@@ -105,7 +105,10 @@ def saved_spec(options: Namespace) -> dict[str, Any] | None:
         path = max(checkpoints, key=lambda file: file.stat().st_mtime, default=None)
     if path is None or not Path(path).is_file():
         return None
-    checkpoint = torch.load(path, mmap=True, weights_only=True)
+    try:
+        checkpoint = torch.load(path, mmap=True, weights_only=True)
+    except (EOFError, RuntimeError):
+        raise UserError(f"{path} is damaged: give another checkpoint as --ckpt_path") from None
     spec: dict[str, Any] | None = checkpoint.get("Data", {}).get("spec")
     return spec
 
