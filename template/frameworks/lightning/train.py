@@ -107,7 +107,7 @@ def saved_spec(options: Namespace) -> dict[str, Any] | None:
         return None
     try:
         checkpoint = torch.load(path, mmap=True, weights_only=True)
-    except (EOFError, RuntimeError):
+    except (EOFError, OSError, RuntimeError):
         raise UserError(f"{path} is damaged: give another checkpoint as --ckpt_path") from None
     spec: dict[str, Any] | None = checkpoint.get("Data", {}).get("spec")
     return spec
