@@ -279,7 +279,8 @@ def test_best_value_of_each_metric(tmp_path: Path) -> None:
         val_row(step, float(step), loss) | {"accuracy": 1 - loss, "mae": loss, "odd": loss}
         for step, loss in ((1, 0.5), (2, 0.1), (3, 0.2))
     ]
-    facts = summary.facts([read(tmp_path / "a", rows)])
+    recipe = {"train": {"monitor": "loss", "monitor_mode": None}}
+    facts = summary.facts([read(tmp_path / "a", rows, recipe)])
     assert facts["lowest validation loss"] == ["0.1 at step 2"]
     assert facts["highest validation accuracy"] == ["0.9 at step 2"]
     assert facts["lowest validation mae"] == ["0.1 at step 2"]
