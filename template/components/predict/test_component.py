@@ -43,14 +43,6 @@ def test_validation_set_or_samples_are_predicted(
         assert is_text or image.read_bytes().startswith(b"\x89PNG")
 
 
-def test_folder_without_a_run_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        start(tmp_path)
-    assert "is not the folder of a run" in capsys.readouterr().err
-
-
 def test_file_that_cannot_be_read_is_one_line(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

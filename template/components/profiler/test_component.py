@@ -36,7 +36,6 @@ def test_phases_are_in_the_rows_and_in_a_table(
     assert last["ms_data"] > 0
     table = (tmp_path / "first/profile/phases.txt").read_text()
     assert table in capsys.readouterr().out
-    assert table.splitlines()[1].startswith("data ")
     assert equal(state(tmp_path)["model"], without)
 
 

@@ -77,8 +77,7 @@ class Recorder(Tracker):
         kept: dict[str, Any],
         about: dict[str, Any],
     ) -> None:
-        kept["opened"] = kept.get("opened", 0) + 1
-        self.seen.append(("open", kept["opened"], about["config"]["run"]["name"]))
+        self.seen.append(("open", about["config"]["run"]["name"], dict(kept.get("sent", {}))))
 
     def send(self, row: Row) -> None:
         if row.step == self.fails_at:
@@ -108,8 +107,8 @@ def test_tracker_has_the_rows_of_a_run_that_was_stopped_once(tmp_path: Path) -> 
     assert [row.step for row in sent if row.split == "val"] == [4, 8, 12]
     last = rows(tmp_path, "val")[-1]
     assert sent[-1].scalars["loss"] == last["loss"]
-    first = [("open", 1, "first"), ("close", Stopped)]
-    second = [("open", 2, "first"), ("close", type(None))]
+    first = [("open", "first", {}), ("close", Stopped)]
+    second = [("open", "first", {"train": 5, "val": 4}), ("close", type(None))]
     assert [event for event in seen if event not in sent] == first + second
 
 
