@@ -362,3 +362,25 @@ def test_files_follow_a_renamed_folder(
     assert (folder / "src/net/deep/er.py").exists()
     assert not (folder / "src/proj").exists()
     assert "src/proj is src/net here: new files go there" in result.stdout
+
+
+def test_folder_that_both_renamed_keeps_the_name_of_the_user(
+    make_project: MakeProject, fastproj: Fastproj, fork: Path
+) -> None:
+    """Also where the template leaves a file of the same name at the old place."""
+    folder = make_project("v0.3.0")
+    git(folder, "mv", "src/proj", "src/net")
+    edit(folder / "src/net/engine.py", "return 20", "return 21")
+    commit(folder)
+    git(fork, "mv", "project/src/{{ package }}", "project/src/core")
+    (fork / "project/src/core/ema.py").write_text("EMA = 1\n")
+    (fork / "project/src/{{ package }}").mkdir()
+    (fork / "project/src/{{ package }}/__init__.py").write_text("SHIM = 1\n")
+    commit(fork)
+    git(fork, "tag", "v0.4.0")
+    result = fastproj("update", "--template", str(fork), cwd=folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (folder / "src/net/ema.py").exists()
+    assert "return 21" in (folder / "src/net/engine.py").read_text()
+    shims = [file for file in folder.rglob("__init__.py") if "SHIM" in file.read_text()]
+    assert len(shims) == 1

@@ -123,8 +123,9 @@ def find_undo(
     work: Path,
 ) -> str:
     """Return the command that undoes a merge, after trying it on a copy; empty if it fails."""
-    if not merge.stages:
-        return f"read-tree -m -u {merge.tree[:12]} {base_of(repository, merge)}"
+    undo = ["read-tree", "-m", "-u", merge.tree[:12], base_of(repository, merge)]
+    if merge.stages:
+        undo = ["cherry-pick", "--abort"]
     variables = {
         "GIT_DIR": work / "merge",
         "GIT_WORK_TREE": work / "undo",
@@ -137,7 +138,6 @@ def find_undo(
     names = os.fsencode("\0".join([*changed, ""]))
     repository.run("checkout-index", "-z", "-u", "--stdin", data=names, variables=variables)
     repository.index_info(merge.unmerged_entries, variables)
-    undo = ["cherry-pick", "--abort"]
     return " ".join(undo) if repository.run(*undo, variables=variables).ok else ""
 
 

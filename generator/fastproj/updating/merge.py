@@ -136,34 +136,43 @@ def _follow_moved_folders(
     files: Tree,
 ) -> tuple[dict[str, str], list[str]]:
     """Return where the user has each rendered path, and notes on folders that new files follow."""
-    folders = _moved_folders(repository, renderings, files)
+    places = _moved_folders(renderings.old, files, renderings.renames_by_user)
+    folders = {was: now for was, now in places.items() if now.startswith(repository.prefix)}
+    by_template = _moved_folders(renderings.old, renderings.new, renderings.renames)
+    for folder in folders.keys() & by_template.keys():  # renamed by both: the user's name stays
+        folders[by_template[folder]] = folders[folder]
     rendered = renderings.old | renderings.new
     moved = {path: path for path in rendered}
     notes = set()
-    for path in rendered.keys() - files.keys():
+    taken = set(rendered)
+    lost = rendered.keys() - files.keys()
+    for path in sorted(lost, key=lambda path: (path in renderings.new, path not in renderings.old)):
         around = [str(folder) for folder in PurePath(path).parents if str(folder) in folders]
         if not around:
             continue
         target = folders[around[0]] + path[len(around[0]) :]
-        if target not in rendered:
-            moved[path] = target
-            if path not in renderings.old:
-                notes.add(f"moved     {around[0]} is {folders[around[0]]} here: new files go there")
+        if target in taken:
+            continue
+        moved[path] = target
+        if path in renderings.new:
+            taken.add(target)
+        if path not in renderings.old:
+            notes.add(f"moved     {around[0]} is {folders[around[0]]} here: new files go there")
     return moved, sorted(notes)
 
 
 def _moved_folders(
-    repository: Repository,
-    renderings: Renderings,
+    old: Tree,
     files: Tree,
+    renames: dict[str, str],
 ) -> dict[str, str]:
-    """Return the folders that the user moved, and where to.
+    """Return the folders of the old rendering that were moved, and where to.
 
     More than half of the files of such a folder are in another one, at the same places.
     """
     places: dict[str, Counter[str]] = defaultdict(Counter)
-    for was in renderings.old:
-        now = was if was in files else renderings.renames_by_user.get(was)
+    for was in old:
+        now = was if was in files else renames.get(was)
         for parent in PurePath(was).parents if now else ():
             rest = was[len(str(parent)) :]
             is_same = now is not None and now.endswith(rest)
@@ -171,8 +180,7 @@ def _moved_folders(
     moved = {}
     for folder, targets in places.items():
         target, votes = targets.most_common(1)[0]
-        is_inside = target.startswith(repository.prefix) and target not in ("", folder)
-        if is_inside and 2 * votes > targets.total() and folder != ".":
+        if target not in ("", folder) and 2 * votes > targets.total() and folder != ".":
             moved[folder] = target
     return moved
 

@@ -151,7 +151,7 @@ def _keep_components(
     Return those that the template no longer has for the project's framework.
     """
     table = component_table(questions)
-    if not table or "components" in answers:
+    if not table or "components" in answers or "components" not in project.answers:
         return []
     framework = project.answers.get("framework")
     recorded = recorded_components(project.answers)
