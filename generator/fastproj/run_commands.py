@@ -216,7 +216,8 @@ def compare(
         request = runs_compare.Request(trainer, candidates, base, metric, seeds, hours)
         results, interrupted = request.run()
     if not interrupted:
-        runs_compare.append(file, results)
+        compared = [result for result in results if result["verdict"] != "not compared"]
+        runs_compare.append(file, compared)
     print(dumps(results, indent=2) if json else runs_compare.answers(results))
     if interrupted:
         raise typer.Exit(130)

@@ -178,5 +178,9 @@ def test_log_is_not_written_or_read_through_damage(
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     log.write_text('{"text": "\\u001b[2K", "candidate": 5}\n')
     assert "\x1b" not in fastproj("compare", "--log", cwd=folder).stdout
+    log.unlink()
+    done = fastproj("compare", "--with", "optim.lr=5", "--hours", "0", cwd=folder)
+    assert done.stdout.startswith("not compared: fewer than two pairs were trained")
+    assert log.read_text() == "", "what was not compared is no decision"
     shutil.rmtree(folder / "runs")
     assert fastproj("compare", "--log", cwd=folder).stdout == "no comparison yet\n"

@@ -39,7 +39,7 @@ class Side:
 
     def run_name(self, seed: int) -> str:
         """Return the name of the run with a seed; other code or options have another name."""
-        options = [self.trainer.given, self.arguments]
+        options = [self.trainer.processes, self.trainer.given, self.arguments]
         content = hashlib.sha256(repr(options).encode())
         code = self.trainer.project.code
         files = [*(code / "src").rglob("*.py"), *(code / "configs").glob("*.yaml")]
