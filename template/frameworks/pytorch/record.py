@@ -56,7 +56,7 @@ def check(folder: Path, now: dict[str, Any]) -> None:
     for key, value in now.items():
         unknown = False if key.endswith(".enabled") else value  # of a component added since
         old = before.get(key, unknown)
-        if before and old != value:
+        if before and old != value and not _is_same_file(old, value):
             changes.append(f"{key}={json.dumps(old)}, and not {json.dumps(value)}")
     if changes:
         raise UserError(
@@ -100,6 +100,13 @@ def create_folder(parent: Path) -> str:
         except FileExistsError:  # another run started in the same second
             number += 1
             name = f"{now}-{number}"
+
+
+def _is_same_file(old: Any, new: Any) -> bool:
+    """Whether two paths are of the same file or folder, such as photos and ./photos."""
+    with suppress(OSError, TypeError, ValueError):
+        return Path(old).expanduser().samefile(Path(new).expanduser())
+    return False
 
 
 def _as_tuples(value: Any) -> Any:

@@ -5,7 +5,6 @@ An optional attribute is read by one function below, which says what holds witho
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from inspect import signature
 from typing import Any, Protocol
@@ -138,10 +137,12 @@ def spec_fields(spec: Any) -> dict[str, Any] | None:
 def describe_data(data: Any, train_set: Any, val_set: Any, spec: Any) -> list[str]:
     """Return `describe(train_set, val_set, spec)` of data.py: lines on how the data were read."""
     describe = getattr(data, "describe", None)
-    # `load` may return other datasets now, such as a Subset or a stream
-    with suppress(AttributeError, TypeError):
-        return list(describe(train_set, val_set, spec)) if describe else []
-    return []
+    if describe is None:
+        return []
+    try:
+        return list(describe(train_set, val_set, spec))
+    except Exception as error:  # as `load` may return other datasets now, such as a Subset
+        return [f"describe of data.py failed: {type(error).__name__}: {error}"]
 
 
 def _restore_spec(data: Any, saved: dict[str, Any]) -> Any:
