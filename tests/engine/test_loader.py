@@ -72,7 +72,15 @@ def test_validation_counts_each_sample_once_in_equally_many_batches(
     [
         (
             {"batch_size": 64},
-            "the global batch of 64 samples is larger than the training set of 53",
+            "64 samples is larger than the training set of 53: lower train.batch_size to 53 or",
+        ),
+        (
+            {"batch_size": 8, "gradient_accumulation_steps": 8},
+            "larger than the training set of 53: lower train.batch_size to 6 or less",
+        ),
+        (
+            {"batch_size": 8, "global_batch_size": 64},
+            "larger than the training set of 53: lower train.global_batch_size to 48 or less",
         ),
         (
             {"batch_size": 8, "global_batch_size": 12},

@@ -45,9 +45,15 @@ class BatchPlan:
         accumulation_steps = cfg.accumulation_steps(ranks)
         global_batch_size = cfg.samples_per_step(ranks)
         if global_batch_size > samples:
+            key = "train.batch_size"
+            largest = samples * cfg.batch_size // global_batch_size
+            if cfg.global_batch_size is not None:
+                key = "train.global_batch_size"
+                largest = samples - samples % (cfg.batch_size * ranks)
+            fix = f"lower {key} to {largest} or less" if largest else "lower train.batch_size"
             raise UserError(
                 f"the global batch of {global_batch_size} samples is larger than the training set "
-                f"of {samples}: lower train.batch_size"
+                f"of {samples}: {fix}"
             )
         per_epoch = samples // global_batch_size
         return cls(
