@@ -286,7 +286,7 @@ def test_best_value_of_each_metric(tmp_path: Path) -> None:
     assert facts["lowest validation mae"] == ["0.1 at step 2"]
     assert facts["validation odd"] == ["0.2"]
     assert "highest validation odd" not in facts
-    config = {"train": {"monitor": "odd", "monitor_mode": "max"}}
+    config: dict[str, Any] = {"train": {"monitor": "odd", "monitor_mode": "max"}}
     facts = summary.facts([read(tmp_path / "b", rows, config)])
     assert facts["highest validation odd"] == ["0.5 at step 1"]
     config = {"train": {"monitor": "loss", "monitor_mode": None}}
