@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import FastprojError, UsageError
+from ..errors import FastprojError, UsageError, printable
 from ..template.answers import Answers, as_text, entries, option, shown_name, with_required
 from .project import destination
 from .question import Question
@@ -122,7 +122,8 @@ def _confirm(form: Form, confirmation: str) -> bool:
     """Show the answers, and return whether to continue with them; else let the user change one."""
     answers = {shown_name(name): as_text(value) for name, value in form.answers().items()}
     width = max(map(len, answers))
-    print("\n".join(["", *(f"  {name:{width}}  {text}" for name, text in answers.items()), ""]))
+    lines = [printable(f"  {name:{width}}  {text}") for name, text in answers.items()]
+    print("\n".join(["", *lines, ""]))
     if ask_yes(confirmation, True):
         return True
     cancel = Choice("cancel, and create nothing", None)
