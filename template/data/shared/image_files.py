@@ -294,7 +294,7 @@ def are_transparent(
     levels = images[transparent].flatten(2)
     contrast = (levels.amax(2) - levels.amin(2)).amax(1)
     is_blank = contrast < 8
-    if is_blank.sum() > len(transparent) / 2:
+    if is_blank.sum() > max(len(transparent) / 2, len(files) / 20):
         file = files[transparent[int(is_blank.byte().argmax())]]
         raise UserError(
             f"{file} and most other images with transparent pixels are blank on {background}: "
