@@ -53,7 +53,9 @@ def test_local_starts_torchrun_for_several_processes_only(folder: Path) -> None:
     )
     logs = f"--log-dir runs/first/logs --tee {','.join(f'{rank}:3' for rank in range(1, 8))}"
     launcher = f"{TORCHRUN} --standalone --nproc-per-node 8 --max-restarts 0 {logs}"
-    expected = f"threads=5 {launcher} {TRAIN} --run.name first --run.name first --optim.lr 3e-4\n"
+    module, config = TRAIN.split(" --config ")
+    command = f"{module} --run.name first --config {config} --run.name first --optim.lr 3e-4"
+    expected = f"threads=5 {launcher} {command}\n"
     assert (several.returncode, several.stdout) == (0, expected)
     assert run(folder, "local.sh", PROCESSES="1").stdout == f"threads= {TRAIN}\n"
     assert "--nproc-per-node 3 " in run(folder, "local.sh", PROCESSES="auto", GPUS="3").stdout
@@ -67,7 +69,18 @@ def test_unnamed_run_has_its_name_before_it_starts(folder: Path) -> None:
     name = words[words.index("--run.name") + 1]
     assert re.fullmatch(r"(\d+-){5}\d+", name)
     assert words[words.index("--log-dir") + 1] == f"runs/{name}/logs"
+    assert words.index("--run.name") < words.index("--config"), "a name in the config wins"
     assert words[0] == f"threads={max(len(os.sched_getaffinity(0)) // 2, 1)}"
+
+
+@pytest.mark.parametrize("section", ["run:\n  name: mine  # comment", "run:\n  name: null"])
+def test_name_in_the_config_is_that_of_the_logs(folder: Path, section: str) -> None:
+    file = folder / "configs/default.yaml"
+    file.write_text(f"{section}\ndata:\n  name: other\n")
+    words = run(folder, "local.sh", PROCESSES="2").stdout.split()
+    name = words[words.index("--run.name") + 1]
+    assert (name == "mine") == ("mine" in section)
+    assert words[words.index("--log-dir") + 1] == f"runs/{name}/logs"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ export PYTHONPATH=$PWD/src${PYTHONPATH:+:$PYTHONPATH}
 processes=${PROCESSES:-{{ [gpus, 1] | max }}}
 
 launch=()  # one process needs no launcher, and then keeps its exit status
+named=()
 if [ "$processes" != 1 ]; then
   gpus=$("$python" -c 'import torch; print(torch.accelerator.device_count())')
   if [ "$processes" = auto ]; then processes=$((gpus > 1 ? gpus : 1)); fi
@@ -27,7 +28,9 @@ if [ "$processes" != 1 ]; then
   fi
 fi
 if [ "$processes" != 1 ]; then
-  name=$(date +%Y-%m-%d-%H-%M-%S)  # fixed here, so that a restart resumes the run
+  # a name that is fixed here, so that a restart resumes the run, unless the config or an option has one
+  name=$(awk '/^[^ #]/ { section = $1 } section == "run:" && $1 == "name:" && $2 != "null" { print $2 }' configs/default.yaml)
+  name=${name:-$(date +%Y-%m-%d-%H-%M-%S)}
   if [[ " $* " =~ \ --run\.name[=\ ]([^\ ]+) ]]; then name=${BASH_REMATCH[1]}; fi
   threads=$(($(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN) / processes))  # ranks that compete for cores are many times slower
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 1 ? threads : 1))}
@@ -38,6 +41,6 @@ if [ "$processes" != 1 ]; then
   launch=(-m torch.distributed.run --standalone --nproc-per-node "$processes" --max-restarts "${RESTARTS:-0}"
     --log-dir "runs/$name/logs" --tee "${logged%,}")
 {%- endblock %}
-  set -- --run.name "$name" "$@"
+  named=(--run.name "$name")
 fi
-exec "$python" ${launch[@]+"${launch[@]}"} -m {{ package }}.train --config configs/default.yaml "$@"
+exec "$python" ${launch[@]+"${launch[@]}"} -m {{ package }}.train ${named[@]+"${named[@]}"} --config configs/default.yaml "$@"
