@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from ..component import Component
 from ..config import BaseConfig
 from ..config_base import Section
-from ..contracts import ignored_target, predict_method
 from ..distributed import World
 from ..errors import UserError
 from ..loader import val_batches
@@ -97,7 +96,7 @@ class Metrics(Component):
         return dataset
 
     def convert_model(self, model: nn.Module) -> nn.Module:
-        predict = predict_method(model)
+        predict = getattr(model, "predict", None)
         self.inputs = list(signature(predict).parameters) if predict else []
         known = list(signature(model.forward).parameters)
         rest = [name for name in known if name not in self.inputs]
@@ -105,7 +104,7 @@ class Metrics(Component):
             needed = "metrics.enabled needs a model whose `predict` takes the inputs of `forward`"
             raise UserError(f"{needed}: not {type(model).__name__}")
         self.target = rest[0]
-        self.ignored = ignored_target(model)
+        self.ignored = getattr(model, "ignored", None)
         return model
 
     @contextmanager

@@ -16,7 +16,7 @@ from ..checkpoint import write_text
 from ..component import Component, Step
 from ..config import BaseConfig
 from ..config_base import Section, within
-from ..contracts import Metrics, is_batch_coupled
+from ..contracts import Metrics
 from ..distributed import World, seed_batch
 from ..errors import UserError
 from ..loader import map_tensors
@@ -68,7 +68,7 @@ class Oom(Component):
             cfg.speed.refuse("compile_mode", f"{why}: {other}")
 
     def convert_model(self, model: nn.Module) -> nn.Module:
-        if is_batch_coupled(model):
+        if getattr(model, "batch_coupled", False):
             changed = f"oom.enabled would change the loss of {type(model).__name__}"
             raise UserError(f"{changed}, which compares the samples of a batch")
         return model

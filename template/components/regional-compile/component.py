@@ -10,7 +10,7 @@ from torch import nn
 from ..component import Component
 from ..config import BaseConfig
 from ..config_base import Section
-from ..contracts import blocks, no_compile_reason
+from ..contracts import blocks
 from ..distributed import World
 from ..errors import UserError
 from ..run import Run
@@ -45,7 +45,7 @@ class RegionalCompile(Component):
 
     def convert_model(self, model: nn.Module) -> nn.Module:
         enabled = f"regional_compile.enabled is true, but {type(model).__name__}"
-        reason = no_compile_reason(model)
+        reason = getattr(model, "no_compile_reason", "")
         if reason:
             raise UserError(f"{enabled} cannot be compiled: {reason}")
         if not blocks(model):

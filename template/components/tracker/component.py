@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from ..component import Component
 from ..config import BaseConfig
 from ..config_base import Section
-from ..contracts import tracked_method
 from ..distributed import World
 from ..errors import UserError
 from ..run import Run
@@ -161,7 +160,7 @@ class Tracker(Component):
 
 def _add_tracked(row: Row, model: nn.Module) -> None:
     """Add what the model's method `tracked` returns; its mode and the random numbers stay."""
-    tracked = tracked_method(model)
+    tracked = getattr(model, "tracked", None)
     if tracked is None:
         return
     model.eval()

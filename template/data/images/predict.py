@@ -11,7 +11,6 @@ from PIL import Image
 from torch import Tensor
 
 from .. import data
-from ..contracts import sample_method
 from ..errors import UserError
 from ..image_files import FORMATS, find_files
 
@@ -25,7 +24,7 @@ def predict(
     outputs: Callable[[Any], Iterator[tuple[Tensor, Tensor]]],
 ) -> list[dict[str, Any]]:
     """Return a row per image; or write samples, and return none."""
-    sample = sample_method(model)
+    sample = getattr(model, "sample", None)
     if sample:
         if options.files:
             name = type(model).__name__

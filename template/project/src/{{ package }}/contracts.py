@@ -3,10 +3,11 @@
 An optional attribute is read by one function below, which says what holds without it.
 """
 
-import math
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from inspect import signature
+from types import NoneType
 from typing import Any, Protocol
 
 import torch
@@ -71,7 +72,19 @@ class Prepare(Protocol):
 
 
 class Model(Protocol):
-    """`build(cfg, spec)` of model.py returns a module like this."""
+    """`build(cfg, spec)` of model.py returns a module like this.
+
+    It may also have:
+    - `predict(*inputs)`: inference, with inputs of `forward` by the same names
+    - `sample(count, generator)`: images of a generative model, with values from 0 to 1
+    - `blocks`: a ModuleList of the repeated layers, which components shard, compile or recompute
+    - `no_weight_decay`: the names of matrices that do not decay, such as embeddings
+    - `needs_gradients_in_validation`: true if the loss has derivatives in it
+    - `batch_coupled`: true if the loss compares the samples of a batch
+    - `ignored`: the class of targets that metrics leave out, such as padding
+    - `no_compile_reason`: why torch.compile cannot compile the model
+    - `tracked()`: tensors for a tracker, by name, such as images and histograms
+    """
 
     def forward(self, *batch: Any, **named: Any) -> tuple[Tensor, Metrics]:
         """Return the mean loss of a batch, a tuple or a dict, and its metrics.
@@ -83,55 +96,60 @@ class Model(Protocol):
         """
 
 
-def load_data(data: Any, cfg: Any, saved: dict[str, Any] | None = None) -> tuple[Any, Any, Any]:
+def load_data(
+    data: Any,
+    cfg: Any,
+    saved: dict[str, Any] | None = None,
+) -> tuple[Any, Any, Any]:
     """Return `load(cfg)` of data.py: both sets and their `Spec`, or that of a run if it is given.
 
-    A `load(cfg, spec)` reads the data with that one. Raises a UserError if another one finds a
-    different `Spec`: the weights would not mean the same.
+    A `load(cfg, spec)` reads the data with that one. Raises a UserError if `load` finds another
+    `Spec`: the weights would not mean the same.
     """
     if saved is None:
         train_set, val_set, spec = data.load(cfg)
         spec_fields(spec)  # refuses at once what a checkpoint could not keep
         return train_set, val_set, spec
-    spec = _restore_spec(data, saved)
-    if "spec" in signature(data.load).parameters:
-        train_set, val_set, _ = data.load(cfg, spec)
-        return train_set, val_set, spec
-    train_set, val_set, own = data.load(cfg)
+    try:
+        spec = data.Spec(**saved)
+    except TypeError as error:
+        reason = str(error).removeprefix("Spec.__init__() ")
+        other = f"the Spec of data.py is not that of the run ({reason})"
+        raise UserError(f"{other}: put it back, or train a new run") from None
+    train_set, val_set, own = _load(data.load, cfg, spec)
     for name in spec_differences(own, saved):
-        new = str(getattr(own, name))
-        old = str(saved[name])
-        raise UserError(
-            f"Spec.{name} of data.py is {_part(new, old)}, and the run was trained with "
-            f"{_part(old, new)}: put the data of the run back, or train a new run"
-        )
+        values = f"{getattr(own, name)!s:.100}, and the run was trained with {saved[name]!s:.100}"
+        back = "put the data of the run back, or train a new run"
+        raise UserError(f"Spec.{name} of data.py is {values}: {back}")
     return train_set, val_set, spec
 
 
-def spec_differences(spec: Any, saved: dict[str, Any]) -> list[str]:
-    """Return the fields in which a `Spec` differs from a saved one by more than rounding."""
-    return [
-        name
-        for name, value in (spec_fields(spec) or {}).items()
-        if not _is_same(value, saved.get(name, value))
-    ]
+def load_test_split(
+    data: Any,
+    cfg: Any,
+    section: str = "data",
+    spec: Any = None,
+) -> Any:
+    """Return `load_test(cfg)` of data.py, the samples that `load` leaves out.
 
-
-def spec_fields(spec: Any) -> dict[str, Any] | None:
-    """Return the fields of a `Spec` for a checkpoint; None if it is not a dataclass.
-
-    Raises a UserError if a checkpoint, which executes nothing, could not have one of them.
+    Raises a UserError if there are none, or data.py has no `load_test`.
     """
-    if not is_dataclass(spec) or isinstance(spec, type):
-        return None
-    values = asdict(spec)
-    for name, value in values.items():
-        if not _is_plain(value):
-            raise UserError(
-                f"Spec.{name} of data.py has a {type(value).__name__}, which no checkpoint keeps: "
-                "make it a number, a text, or a tuple of these"
-            )
-    return values
+    load_test = getattr(data, "load_test", None)
+    samples = _load(load_test, cfg, spec) if load_test else None
+    if samples is None:
+        fix = f"train with {section}.test_fraction, or see load_test in data.py"
+        raise UserError(f"there is no test split: {fix}")
+    return samples
+
+
+def _load(
+    load: Callable[..., Any],
+    cfg: Any,
+    spec: Any,
+) -> Any:
+    """Load with the Spec of a run, if there is a parameter for it."""
+    takes_spec = "spec" in signature(load).parameters
+    return load(cfg, spec) if takes_spec else load(cfg)
 
 
 def describe_data(data: Any, train_set: Any, val_set: Any, spec: Any) -> list[str]:
@@ -145,71 +163,44 @@ def describe_data(data: Any, train_set: Any, val_set: Any, spec: Any) -> list[st
         return [f"describe of data.py failed: {type(error).__name__}: {error}"]
 
 
-def _restore_spec(data: Any, saved: dict[str, Any]) -> Any:
-    try:
-        return data.Spec(**saved)
-    except TypeError as error:
-        reason = str(error).removeprefix("Spec.__init__() ")
-        raise UserError(
-            f"the Spec of data.py is not that of the run ({reason}): "
-            "put it back, or train a new run"
-        ) from None
+def spec_fields(spec: Any) -> dict[str, Any] | None:
+    """Return the fields of a `Spec` for a checkpoint; None if it is not a dataclass.
+
+    Raises a UserError if a checkpoint, which executes nothing, could not have one of them.
+    """
+    if not is_dataclass(spec) or isinstance(spec, type):
+        return None
+    values = asdict(spec)
+    for name, value in values.items():
+        if not _is_plain(value):
+            kind = type(value).__name__
+            problem = f"Spec.{name} of data.py has a {kind}, which no checkpoint keeps"
+            raise UserError(f"{problem}: make it a number, a text, or a tuple of these")
+    return values
 
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple | list):
         return all(map(_is_plain, value))
     if isinstance(value, dict):
-        return all(map(_is_plain, [*value, *value.values()]))
-    return type(value) in (bool, int, float, str, type(None))
+        return _is_plain([*value, *value.values()])
+    return type(value) in (bool, int, float, str, NoneType)
 
 
-def _is_same(value: Any, other: Any) -> bool:
-    """Whether two values are equal, but for the rounding of numbers on another machine."""
-    if isinstance(value, float) and isinstance(other, float):
-        # as text for NaN and infinity
-        return math.isclose(value, other, rel_tol=1e-6, abs_tol=1e-9) or str(value) == str(other)
-    if isinstance(value, tuple | list) and isinstance(other, tuple | list):
-        pairs = zip(value, other, strict=False)
-        return len(value) == len(other) and all(_is_same(*pair) for pair in pairs)
-    if isinstance(value, dict) and isinstance(other, dict):
-        return _is_same([*value.items()], [*other.items()])
-    return bool(value == other)
+def spec_differences(spec: Any, saved: dict[str, Any]) -> list[str]:
+    """Return the fields in which a `Spec` differs from a saved one by more than rounding."""
+    own = _rounded(spec_fields(spec) or {})
+    before = _rounded(saved)
+    return [name for name in own if name in before and own[name] != before[name]]
 
 
-def _part(text: str, other: str) -> str:
-    """Return a text; of a long one, where it begins to differ from another one."""
-    if len(text) <= 100:
-        return text
-    begin = 0
-    while text[: begin + 20] == other[: begin + 20]:
-        begin += 1
-    return f"...{text[begin : begin + 80]}..."
+def _rounded(values: Any) -> Any:
+    """Return values with six digits of each number: the last ones depend on the machine."""
 
+    def rounded(digits: str) -> str:
+        return f"{round(float(digits), 9):.6g}"
 
-def load_test_split(
-    data: Any,
-    cfg: Any,
-    section: str = "data",
-    spec: Any = None,
-) -> Any:
-    """Return `load_test(cfg)` of data.py, the samples that `load` leaves out.
-
-    It gets the `Spec` of a run if it has the parameter `spec`. Raises a UserError if there are no
-    samples, or data.py has no `load_test`.
-    """
-    load_test = getattr(data, "load_test", None)
-    samples = None
-    if load_test and spec is not None and "spec" in signature(load_test).parameters:
-        samples = load_test(cfg, spec)
-    elif load_test:
-        samples = load_test(cfg)
-    if samples is None:
-        raise UserError(
-            "there is no test split: "
-            f"train with {section}.test_fraction, or see load_test in data.py"
-        )
-    return samples
+    return json.loads(json.dumps(values), parse_float=rounded, parse_constant=str)
 
 
 def whole_batches(dataset: Any) -> Callable[[list[int]], Any] | None:
@@ -229,13 +220,7 @@ def own_loader(dataset: Any) -> Callable[..., Iterator[Any]] | None:
 
 def is_in_memory(dataset: Any) -> bool:
     """Return `in_memory`: whether loading is so fast that it needs no worker processes."""
-    return bool(
-        getattr(
-            dataset,
-            "in_memory",
-            isinstance(dataset, TensorDataset),
-        )
-    )
+    return bool(getattr(dataset, "in_memory", isinstance(dataset, TensorDataset)))
 
 
 def is_on_device(dataset: Any) -> bool:
@@ -253,38 +238,3 @@ def no_weight_decay(model: Any) -> Collection[str]:
     """Return `no_weight_decay`: names of matrices that do not decay, such as embeddings."""
     names: Collection[str] = getattr(model, "no_weight_decay", ())
     return names
-
-
-def needs_gradients_in_validation(model: Any) -> bool:
-    """Whether the loss has derivatives in it, as of a physics-informed network."""
-    return bool(getattr(model, "needs_gradients_in_validation", False))
-
-
-def is_batch_coupled(model: Any) -> bool:
-    """Return `batch_coupled`: whether the loss compares the samples of a batch."""
-    return bool(getattr(model, "batch_coupled", False))
-
-
-def predict_method(model: Any) -> Callable[..., Tensor] | None:
-    """Return `predict`, for inference: it takes inputs of `forward`, by the same names."""
-    return getattr(model, "predict", None)
-
-
-def sample_method(model: Any) -> Callable[[int, torch.Generator], Tensor] | None:
-    """Return `sample(count, generator)` of a generative model: images with values from 0 to 1."""
-    return getattr(model, "sample", None)
-
-
-def tracked_method(model: Any) -> Callable[[], dict[str, Tensor]] | None:
-    """Return `tracked`: tensors for a tracker, by name, such as images and histograms."""
-    return getattr(model, "tracked", None)
-
-
-def ignored_target(model: Any) -> int | None:
-    """Return `ignored`: the class of targets that metrics leave out, such as padding."""
-    return getattr(model, "ignored", None)
-
-
-def no_compile_reason(model: Any) -> str:
-    """Return `no_compile_reason`: why torch.compile cannot compile the model."""
-    return str(getattr(model, "no_compile_reason", ""))
