@@ -4,7 +4,6 @@ The command line overrides YAML files, which override the defaults; see config_f
 add sections: see components/__init__.py.
 """
 
-import re
 import sys
 from argparse import ArgumentError
 from dataclasses import asdict, dataclass, field, fields
@@ -15,7 +14,7 @@ from jsonargparse import ArgumentParser, set_parsing_settings
 from yaml import YAMLError
 
 from .config_base import Section, is_folder_name, within
-from .config_files import resolve, with_ranges
+from .config_files import SHOW, resolve, with_ranges
 from .data import DataConfig
 from .errors import UserError
 from .model import ModelConfig
@@ -87,7 +86,8 @@ class TrainConfig(Section):
         at_once = self.batch_size * ranks
         if self.global_batch_size % at_once:
             self.refuse(
-                "global_batch_size", f"it must be a multiple of batch_size x ranks = {at_once}"
+                "global_batch_size",
+                f"it must be a multiple of batch_size x ranks = {at_once}",
             )
         return self.global_batch_size // at_once
 
@@ -161,7 +161,10 @@ class SpeedConfig(Section):
     compile: Literal["off", "model"] = "off"
     """torch.compile: fused kernels, for a longer start."""
     compile_mode: Literal[
-        "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
+        "default",
+        "reduce-overhead",
+        "max-autotune",
+        "max-autotune-no-cudagraphs",
     ] = "default"
     """Mode of torch.compile.
 
@@ -175,7 +178,10 @@ class SpeedConfig(Section):
     @property
     def has_cuda_graphs(self) -> bool:
         """Whether torch.compile uses CUDA graphs: the next step overwrites what they return."""
-        return self.compile == "model" and self.compile_mode in ("reduce-overhead", "max-autotune")
+        return self.compile == "model" and self.compile_mode in (
+            "reduce-overhead",
+            "max-autotune",
+        )
 
 
 @dataclass(frozen=True)
@@ -207,7 +213,10 @@ class BaseConfig:
             other = (
                 "use default or max-autotune-no-cudagraphs, or train.gradient_accumulation_steps=1"
             )
-            self.speed.refuse("compile_mode", f"{problem}: {other} and optim.set_to_none=true")
+            self.speed.refuse(
+                "compile_mode",
+                f"{problem}: {other} and optim.set_to_none=true",
+            )
 
 
 def parse(
@@ -217,17 +226,12 @@ def parse(
 ) -> C:
     """Read a config: of the command line, or `argv`, and its YAML files; or of a saved run."""
     options = sys.argv[1:] if argv is None else argv
-    shows = [word for word in options if word.startswith(("-h", "--help", "--print_config"))]
+    shows = [word for word in options if word.startswith(SHOW)]
     # 0.1 s: not for a training
     set_parsing_settings(docstring_parse_attribute_docstrings=bool(shows))
-    parser = ArgumentParser(
-        description="Train the model.",
-        allow_abbrev=False,
-        exit_on_error=False,
-    )
-    parser.add_argument(
-        "--config", action="config", help="A YAML file of options; later options override it."
-    )
+    parser = ArgumentParser(description="Train the model.", exit_on_error=False)
+    about_files = "A YAML file of options; later options override it."
+    parser.add_argument("--config", action="config", help=about_files)
     parser.add_class_arguments(kind, None)
     sections: dict[str, Any] = {section.name: section.type for section in fields(kind)}
     try:  # without defaults, as they follow from the model's size
@@ -240,14 +244,7 @@ def parse(
             given = parser.parse_object(known, defaults=False)
         cfg = kind(**{name: section(**given.get(name, {})) for name, section in sections.items()})
     except (ArgumentError, TypeError, ValueError, YAMLError) as error:
-        line = " ".join(str(error).split())
-        plain = r"unrecognized arguments: --\1.\2"
-        line = re.sub(
-            r"Group '(\w+)' does not accept option '(\w+)'",
-            plain,
-            line,
-        )
-        raise UserError(line) from None
+        raise UserError(" ".join(str(error).split())) from None
     if shows:  # with the values of this command, and exit
         parser.set_defaults(_flat(asdict(cfg)))
         if {"-h", "--help"}.intersection(shows):

@@ -9,7 +9,6 @@ from types import NoneType, UnionType
 from typing import (
     Any,
     ClassVar,
-    Literal,
     NoReturn,
     TypeVar,
     Union,
@@ -23,30 +22,24 @@ from .errors import UserError
 T = TypeVar("T")
 
 
-def within(interval: str, default: T, overridden_by: str = "") -> T:
+def within(
+    interval: str,
+    default: T,
+    overridden_by: str = "",
+) -> T:
     """Return a field with an interval in mathematical notation: "[0, 1)" contains 0 and not 1.
 
     Another key, such as "train.steps", may override it: see config_files.py.
     """
-    return field(default=default, metadata={"interval": interval, "overridden_by": overridden_by})
+    return field(
+        default=default,
+        metadata={"interval": interval, "overridden_by": overridden_by},
+    )
 
 
 def alternatives(kind: Any) -> tuple[Any, ...]:
     """Return the types that a union consists of, or the type itself."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-
-
-def describe(kind: Any) -> str:
-    """Return what a key of this type needs, in words: "a number or auto"."""
-    words: dict[str, None] = {}
-    for part in alternatives(kind):
-        if get_origin(part) is Literal:
-            words |= dict.fromkeys(map(str, get_args(part)))
-        else:
-            plain = {int: "a number", float: "a number", bool: "true or false", NoneType: "null"}
-            plain |= {str: "a text", Path: "a path"}
-            words[plain.get(get_origin(part) or part, "a list")] = None
-    return " or ".join(words)
 
 
 def is_folder_name(name: str) -> bool:
@@ -55,7 +48,9 @@ def is_folder_name(name: str) -> bool:
     return bool(path.name) and ".." not in path.parts and not path.is_absolute()
 
 
-def sized(sizes: Mapping[Any, Mapping[str, Any]]) -> Callable[[type[T]], type[T]]:
+def sized(
+    sizes: Mapping[Any, Mapping[str, Any]],
+) -> Callable[[type[T]], type[T]]:
     """Let a section's key `size` choose the values of the keys that are not given: a decorator.
 
     Raises:
@@ -94,8 +89,7 @@ class Section:
         for item in fields(self):
             value = getattr(self, item.name)
             if value is None and NoneType not in alternatives(types[item.name]):
-                needed = describe(types[item.name])
-                raise UserError(f"{self._name()}.{item.name} needs {needed}, not null")
+                raise UserError(f"{self._name()}.{item.name} needs a value, not null")
             interval = item.metadata.get("interval")
             if interval and isinstance(value, int | float) and not _contains(interval, value):
                 self.refuse(item.name, f"it must be in {interval}")

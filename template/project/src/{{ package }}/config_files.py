@@ -9,8 +9,11 @@ from typing import Any, NamedTuple, get_origin, get_type_hints
 
 import yaml
 
-from .config_base import alternatives, describe
+from .config_base import alternatives
 from .errors import UserError
+
+SHOW = ("-h", "--help", "--print_config")
+"""How words begin that show the config instead of training."""
 
 
 class Key(NamedTuple):
@@ -34,22 +37,22 @@ def resolve(words: list[str], config: type) -> list[str]:
 
     resolved = []
     turns: dict[str, int] = {}  # when each key was given last
-    for turn, (word, name, value) in enumerate(options(words), 1):
-        if name == "config":
-            for key, given in read_file(value).items():
-                if key not in keys:
-                    raise _unknown(key, keys, f" in {value}")
-                resolved.append(f"--{key}={_as_text(key, given, keys[key].type, f' in {value}')}")
-                turns[key] = max(turn, turns.get(key, 0))
-        elif name in keys:
-            given = None if value == "null" else value
-            resolved.append(f"--{name}={_as_text(name, given, keys[name].type, '')}")
-            turns[name] = len(words) + 1
-        elif name and name.rpartition(".")[0] not in keys:  # not an item of a dict
-            raise _unknown(name, keys, "")
-        else:
-            resolved.append(word)
-    return resolved + _turned_off(keys, turns)
+    shows = [word for word in words if word.startswith(SHOW)]
+    for option in read_options([word for word in words if word not in shows]):
+        name = option.name
+        if name in keys:
+            resolved.append(f"--{name}={_as_text(option, keys[name].type)}")
+            turns[name] = max(option.turn, turns.get(name, 0))
+        elif option.place or name.rpartition(".")[0] not in keys:
+            raise _unknown(name, keys, option.place)
+        else:  # an item of a dict
+            resolved.append(f"--{name}={option.value}")
+    for name, key in keys.items():
+        other = key.field.metadata.get("overridden_by")
+        if other in keys and turns.get(name, 0) > turns.get(other, 0):
+            off = "false" if keys[other].field.default is True else "null"
+            resolved.append(f"--{other}={off}")
+    return resolved + shows
 
 
 def _unknown(name: str, keys: dict[str, Key], place: str) -> UserError:
@@ -82,18 +85,42 @@ def with_ranges(text: str, config: type) -> str:
     return text
 
 
-def read_file(file: str) -> dict[str, Any]:
-    """Return the options of a YAML file by their names `section.key`.
+class Option(NamedTuple):
+    """An option of the command line or of a file."""
 
-    A value is null, a text, or a list or dict of such.
-    """
-    found = {}
+    name: str
+    value: Any
+    """Null, a text, or a list or dict of such."""
+    turn: int
+    """A larger number is later."""
+    place: str = ""
+    """Of a file: " in FILE"."""
+
+
+def read_options(words: list[str]) -> Iterator[Option]:
+    """Yield the options of a command and of its files."""
+    rest = iter(words)
+    for turn, word in enumerate(rest, 1):
+        if not word.startswith("--"):
+            raise UserError(f"unrecognized arguments: {word}")
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not equals:
+            value = next(rest, "")
+            if not value or value.startswith("--"):
+                raise UserError(f"argument {word}: expected one argument")
+        if name == "config":
+            yield from read_file(value, turn)
+        else:
+            yield Option(name, value, len(words) + 1)
+
+
+def read_file(file: str, turn: int) -> Iterator[Option]:
+    """Yield the options of a YAML file."""
     for section, values in load(file).items():
         if not isinstance(values or {}, dict):
             raise UserError(f"{section} is {values} in {file}, but a section has keys")
         for key, value in (values or {}).items():
-            found[f"{section}.{key}"] = value
-    return found
+            yield Option(f"{section}.{key}", value, turn, f" in {file}")
 
 
 def load(file: str) -> dict[str, Any]:
@@ -129,42 +156,20 @@ for _kind in ("bool", "int", "float", "timestamp"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", lambda _, node: node.value)
 
 
-def _turned_off(keys: dict[str, Key], turns: dict[str, int]) -> list[str]:
-    """Return options that turn off the keys that would override one that was given later."""
-    found = []
-    for name, key in keys.items():
-        other = key.field.metadata.get("overridden_by")
-        if other in keys and turns.get(name, 0) > turns.get(other, 0):
-            off = "false" if keys[other].field.default is True else "null"
-            found.append(f"--{other}={off}")
-    return found
-
-
-def options(words: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield each word of a command, and its name and value if it is an option with a value."""
-    rest = iter(words)
-    for word in rest:
-        name, equals, value = word.removeprefix("--").partition("=")
-        if word.startswith("--") and not equals:
-            value = next(rest, "")
-            if not value or value.startswith("--"):
-                raise UserError(f"argument {word}: expected one argument")
-        is_option = word.startswith("--")
-        yield f"--{name}={value}" if is_option else word, name if is_option else "", value
-
-
-def _as_text(name: str, value: Any, kind: Any, place: str) -> str:
+def _as_text(option: Option, kind: Any) -> str:
     """Return a value as the command line has it; `a` is a list of one where a list is needed."""
     kinds = alternatives(kind)
-    takes_list = any(get_origin(part) in (list, tuple) for part in kinds)
-    if value is None:
-        if NoneType not in kinds:
-            raise UserError(f"{name} needs {describe(kind)}, not null{place}")
+    value = option.value
+    is_null = value in (None, "null")
+    if is_null and NoneType not in kinds:
+        raise UserError(f"{option.name} needs a value, not null{option.place}")
+    if is_null:
         return "null"
+    takes_list = any(get_origin(part) in (list, tuple) for part in kinds)
     if takes_list and isinstance(value, str):
         value = _Loader(value).get_single_data() if value.startswith("[") else [value]
     if isinstance(value, str):
         return value
     if not takes_list and get_origin(kind) is not dict:
-        raise UserError(f"{name} needs {describe(kind)}, not a list: quote the value{place}")
+        raise UserError(f"{option.name} needs one value, not a list: quote it{option.place}")
     return json.dumps(value)
