@@ -28,69 +28,50 @@ class Meter:
         self._reset()
 
     def _reset(self) -> None:
-        self.batches = 0
-        self.sums = defaultdict[str, list[Any]](list)
-        self.counts = defaultdict[str, list[Any]](list)
+        self.num_batches = 0
+        self.pairs = defaultdict[str, list[list[Any]]](list)
 
     def add(self, metrics: Metrics) -> None:
         """Add copies of a batch's metrics, as the next step of a CUDA graph overwrites them."""
-        for name, (total, count) in metrics.items():
-            self.sums[name].append(_copy(total))
-            self.counts[name].append(_copy(count))
-        self.batches += 1
-        if self.batches == 1000:  # so that the lists do not grow for ever
-            totals = {name: self._totals(name) for name in self.sums}
+        for name, pair in metrics.items():
+            self.pairs[name].append([_copy(part) for part in pair])
+        self.num_batches += 1
+        if self.num_batches == 1000:  # so that the lists do not grow for ever
+            totals = {name: self._total(name) for name in self.pairs}
             self._reset()
             self.add(totals)
 
+    def _total(self, name: str) -> tuple[Tensor, Tensor]:
+        sums, counts = zip(*self.pairs[name], strict=True)
+        return self._sum(sums), self._sum(counts)
+
+    def _sum(self, values: Iterable[Tensor | float]) -> Tensor:
+        tensors = []
+        number = 0.0
+        for value in values:
+            if isinstance(value, Tensor):
+                tensors.append(value)
+            else:
+                number += value
+        if tensors:
+            return torch.stack(tensors).to(self.dtype).sum(0) + number
+        return torch.full((), number, dtype=self.dtype, device=self.world.device)
+
     def read(self, scalars: Mapping[str, Tensor] | None = None) -> dict[str, float]:
         """Return the means over all ranks since the last call, and some scalars of this rank."""
-        own = {name: value.detach().to(self.dtype) for name, value in (scalars or {}).items()}
-        names = sorted(self.sums)
-        pairs = [torch.stack(torch.broadcast_tensors(*self._totals(name))) for name in names]
-        sizes = [pair.numel() for pair in pairs]
-        parts = [part.flatten() for part in (*pairs, *own.values())]
-        on_host = torch.cat(parts).cpu().double()  # the synchronization
-        totals = self.world.all_reduce(on_host[: sum(sizes)].clone())
         row = {}
-        for name, pair in zip(names, totals.split(sizes), strict=True):
-            sums, counts = pair.view(2, -1).tolist()
-            row[name] = _mean(sums, counts, self.of_nothing)
-        row |= zip(own, on_host[sum(sizes) :].tolist(), strict=True)
+        for name in sorted(self.pairs):  # in one order on all ranks
+            total = torch.stack(torch.broadcast_tensors(*self._total(name)))
+            on_host = total.cpu().double()  # waits for the device
+            sums_and_counts = self.world.all_reduce(on_host).view(2, -1).T.tolist()
+            means = [part / count for part, count in sums_and_counts if count]
+            row[name] = sum(means) / len(means) if means else self.of_nothing
         self._reset()
-        return row
-
-    def _totals(self, name: str) -> tuple[Tensor, Tensor]:
-        return self._sum(self.sums[name]), self._sum(self.counts[name])
-
-    def _sum(self, values: list[Tensor | float]) -> Tensor:
-        tensors = [value for value in values if isinstance(value, Tensor)]
-        numbers = sum(value for value in values if not isinstance(value, Tensor))
-        if not tensors:
-            return torch.full(
-                (),
-                numbers,
-                dtype=self.dtype,
-                device=self.world.device,
-            )
-        return torch.stack(tensors).to(self.dtype).sum(0) + numbers
+        return row | {name: value.item() for name, value in (scalars or {}).items()}
 
 
 def _copy(value: Tensor | float) -> Tensor | float:
     return value.detach().clone() if isinstance(value, Tensor) else value
-
-
-def _mean(sums: list[float], counts: list[float], of_nothing: float) -> float:
-    means = [
-        total / count
-        for total, count in zip(
-            sums,
-            counts,
-            strict=True,
-        )
-        if count
-    ]
-    return sum(means) / len(means) if means else of_nothing
 
 
 def check_finite(

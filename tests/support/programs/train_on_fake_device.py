@@ -120,12 +120,13 @@ def move(self: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = Tr
 
 def check_and_forget(meter: Any, own: dict[str, Tensor] | None = None) -> dict[str, float]:
     """Return 1 for each metric; all of them must be on the device."""
-    parts = [*meter.sums.values(), *meter.counts.values()]
-    values = [value for part in parts for value in part]
-    values += (own or {}).values()
+    values = list((own or {}).values())
+    for pairs in meter.pairs.values():
+        for pair in pairs:
+            values += pair
     on_host = [value for value in values if isinstance(value, Tensor) and value.device != DEVICE]
     assert not on_host, f"metrics on the host: {on_host}"
-    names = [*meter.sums, *(own or {})]
+    names = [*meter.pairs, *(own or {})]
     meter._reset()
     return dict.fromkeys(names, 1.0)
 
