@@ -47,7 +47,12 @@ class Component:
         """Change the model before it is parallelized: freeze, LoRA, activation checkpointing."""
         return model
 
-    def parallelize(self, model: nn.Module, cfg: BaseConfig, world: World) -> Parallel:
+    def parallelize(
+        self,
+        model: nn.Module,
+        cfg: BaseConfig,
+        world: World,
+    ) -> Parallel:
         """Move the model to the device, and distribute it."""
         return data_parallel(model, world, use_channels_last(cfg.speed, world.device))
 

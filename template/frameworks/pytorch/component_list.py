@@ -16,7 +16,12 @@ from .loader import BatchPlan
 from .optim import OneCycle
 from .run import Run
 
-EXCLUSIVE = ("parallelize", "build_optimizer", "build_schedule", "checkpointer")
+EXCLUSIVE = (
+    "parallelize",
+    "build_optimizer",
+    "build_schedule",
+    "checkpointer",
+)
 """What only one component may do."""
 
 

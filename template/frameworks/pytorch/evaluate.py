@@ -33,7 +33,11 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     return cfg, net.to(device), val_set, spec
 
 
-def evaluate_run(folder: Path, world: World, split: str = "val") -> dict[str, float]:
+def evaluate_run(
+    folder: Path,
+    world: World,
+    split: str = "val",
+) -> dict[str, float]:
     """Return the metrics of a run's best weights on the validation or the test split."""
     cfg, net, samples, spec = load_run(folder, world.device)
     if split == "test":
@@ -44,7 +48,15 @@ def evaluate_run(folder: Path, world: World, split: str = "val") -> dict[str, fl
     components = build_components(cfg, world)
     needs_gradients = components.needs_gradients_in_validation(net)
     with closing(loader.Loader(samples, indices, cfg.loader, world)) as batches:
-        return evaluate(net, batches, num_batches, prepare, autocast, world, needs_gradients)
+        return evaluate(
+            net,
+            batches,
+            num_batches,
+            prepare,
+            autocast,
+            world,
+            needs_gradients,
+        )
 
 
 def main() -> None:

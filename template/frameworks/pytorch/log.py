@@ -36,12 +36,8 @@ class Log:
         run.world.run_on_rank_zero(self._prepare)
         self.stream = self.file.open("a", encoding="utf-8") if run.world.rank == 0 else None
         off = None if self.stream else True  # None: off unless stderr is a terminal
-        self.bar = tqdm(
-            total=run.plan.total_steps,
-            initial=run.step,
-            unit="step",
-            disable=off,
-        )
+        total = run.plan.total_steps
+        self.bar = tqdm(total=total, initial=run.step, unit="step", disable=off)
         self.started = time.perf_counter()
         self._begin_interval()
 
@@ -167,7 +163,10 @@ class Log:
             "config": asdict(self.run.cfg),
             "trained_with": must_stay,
             "steps": plan.total_steps,
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            "versions": {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+            },
             "command": sys.argv,
             "commit": _commit(),
         }
@@ -187,15 +186,9 @@ def _precedes(line: str, step: int) -> bool:
 
 def _commit() -> str:
     """Return the commit of this code, with -dirty if files differ from it; empty without git."""
-    describe = ["git", "describe", "--always", "--abbrev=40", "--dirty"]
-    folder = Path(__file__).parent
+    folder = str(Path(__file__).parent)
+    describe = ["git", "-C", folder, "describe", "--always", "--abbrev=40", "--dirty"]
     with suppress(OSError):
-        done = subprocess.run(
-            describe,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = subprocess.run(describe, capture_output=True, text=True, check=False)
         return done.stdout.strip()
     return ""

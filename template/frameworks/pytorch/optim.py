@@ -49,7 +49,9 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def clip(
-    parameters: list[nn.Parameter], max_norm: float | None, max_value: float | None = None
+    parameters: list[nn.Parameter],
+    max_norm: float | None,
+    max_value: float | None = None,
 ) -> Tensor:
     """Clip each gradient element, then the global norm; None for off.
 
@@ -105,7 +107,11 @@ class OneCycle:
         return lr
 
 
-def anneal(start: float, end: float, progress: float) -> float:
+def anneal(
+    start: float,
+    end: float,
+    progress: float,
+) -> float:
     """Return the value between start and end, along half a cosine."""
     return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
 

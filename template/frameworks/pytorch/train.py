@@ -32,7 +32,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     world = world or World(0, 1, distributed.find_device(cfg.run.device))
     cfg.check_cuda_graphs(world.size)
     components = build_components(cfg, world)  # what `fastproj add` brought; none by default
-    components.check(cfg, ())
+    components.check(cfg, enabled=())
     torch.manual_seed(cfg.run.seed)
     precision_name, autocast, scaler = precision.setup(cfg.speed, world.device)
 
@@ -40,7 +40,8 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     resumed = find_checkpoint(cfg, world)
     train_set, val_set, spec = load_data(data, cfg.data, checkpoint.spec_of(resumed))
     about_data = describe_data(data, train_set, val_set, spec)
-    train_set, val_set = map(components.wrap_dataset, (train_set, val_set))
+    train_set = components.wrap_dataset(train_set)
+    val_set = components.wrap_dataset(val_set)
     plan = loader.BatchPlan.make(cfg.train, len(train_set), world.size)
     prepare = data.Prepare(spec, cfg.data).to(world.device)
     val_order, num_val_batches = loader.val_batches(len(val_set), plan.batch_size, world)
@@ -83,6 +84,8 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         components.load_state_dict(saved["components"])
     order = loader.train_batches(plan, world, cfg.run.seed, run.step)  # from this step on
     train_loader = loader.Loader(train_set, order, cfg.loader, world)
+
+    # A step: the gradients of its micro-batches, then one update. Components may wrap both.
     step_mean = StepMean(world.mean)
 
     def compute_gradients(batch: Any, is_first: bool, is_last: bool) -> Metrics:
@@ -124,9 +127,12 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         return results
 
     stop_requests = StopRequests(
-        world, cfg.run.hours, cfg.loader.stall_seconds, (train_loader, val_loader)
+        world,
+        cfg.run.hours,
+        cfg.loader.stall_seconds,
+        (train_loader, val_loader),
     )
-    with (
+    with (  # what is closed at the end, also after an error or a stop
         lock(run.folder, world),
         closing(Log(run)) as log,
         closing(val_loader),
