@@ -47,12 +47,18 @@ def resolve(words: list[str], config: type) -> list[str]:
             raise _unknown(name, keys, option.place)
         else:  # an item of a dict
             resolved.append(f"--{name}={option.value}")
+    return resolved + _turned_off(keys, turns) + shows
+
+
+def _turned_off(keys: dict[str, Key], turns: dict[str, int]) -> list[str]:
+    """Return options that turn off the keys that would override one that was given later."""
+    turned_off = []
     for name, key in keys.items():
         other = key.field.metadata.get("overridden_by")
         if other in keys and turns.get(name, 0) > turns.get(other, 0):
             off = "false" if keys[other].field.default is True else "null"
-            resolved.append(f"--{other}={off}")
-    return resolved + shows
+            turned_off.append(f"--{other}={off}")
+    return turned_off
 
 
 def _unknown(name: str, keys: dict[str, Key], place: str) -> UserError:
