@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from . import data
 from .contracts import collate_fn, load_data, load_test_split, spec_differences, spec_fields
 from .errors import UserError
-from .loader import TrainSampler, collate, even_batches
+from .loader import TrainLoader, TrainSampler, collate, even_batches
 
 
 class Data(LightningDataModule):
@@ -68,7 +68,7 @@ class Data(LightningDataModule):
         rank = self.trainer.global_rank
         sampler = TrainSampler(samples, shape, rank, self.seed, self.first_batch)
         options = self.options(train_set)
-        return DataLoader(
+        return TrainLoader(
             train_set,
             self.batch_size,
             sampler=sampler,

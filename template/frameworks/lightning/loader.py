@@ -1,13 +1,14 @@
 """Sample order, and batches."""
 
 import math
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler, default_collate
+from torch.utils.data import DataLoader, Sampler, default_collate
 
 from .contracts import collate_fn, whole_batches
 
@@ -51,6 +52,20 @@ class TrainSampler(Sampler[int]):
         first = self.first_batch if self.epoch == self.first_epoch else 0
         own = order.view(self.shape)[first:, self.rank]
         return iter(own.flatten().tolist())
+
+
+class TrainLoader(DataLoader[Any]):
+    """A DataLoader that measures how long the loop waits for it."""
+
+    waited = 0.0
+    """Seconds."""
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        begin = time.perf_counter()
+        for batch in super().__iter__():
+            self.waited += time.perf_counter() - begin
+            yield batch
+            begin = time.perf_counter()
 
 
 class Batches(list[list[int]]):

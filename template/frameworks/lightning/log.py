@@ -49,11 +49,7 @@ class RunLog(SaveConfigCallback):
             _replace(self.file, "".join(f"{json.dumps(row)}\n" for row in rows))
             self._write_config(trainer)
 
-    def on_train_batch_start(self, *_: Any) -> None:
-        self.waited += time.perf_counter() - self.batch_end
-
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        self.batch_end = time.perf_counter()
         step = trainer.global_step
         if step == self.interval_step or step % trainer.log_every_n_steps:
             return
@@ -62,7 +58,7 @@ class RunLog(SaveConfigCallback):
         samples = batches * trainer.datamodule.batch_size * trainer.world_size
         speed = {
             "samples_per_second": round(samples / seconds, 1),
-            "data_wait": round(self.waited / seconds, 4),
+            "data_wait": round(trainer.train_dataloader.waited / seconds, 4),
         }
         self._write(trainer, "train", speed)
 
@@ -95,8 +91,7 @@ class RunLog(SaveConfigCallback):
     def _begin_interval(self, trainer: Any) -> None:
         self.interval_start = time.perf_counter()
         self.interval_step = trainer.global_step
-        self.batch_end = self.interval_start
-        self.waited = 0.0
+        trainer.train_dataloader.waited = 0.0
 
     def _write_config(self, trainer: Any) -> None:
         record = {
