@@ -84,7 +84,9 @@ def writing(edited: Path) -> Path:
         edited,
         "config",
         "filter.slow.smudge",
-        f"touch {marker}; until [ -e {marker}.ends ]; do sleep 0.01; done; cat",
+        # not where the undo is tried on a copy
+        f'if [ "$PWD" = "{edited}" ]; then touch {marker}; '
+        f"until [ -e {marker}.ends ]; do sleep 0.01; done; fi; cat",
     )
     (edited / ".git/info").mkdir(exist_ok=True)
     (edited / ".git/info/attributes").write_text("README.md filter=slow\n")
