@@ -29,7 +29,6 @@ README = ROOT / "README.md"
 QUESTIONS = ROOT / "copier.yml"
 COMPONENTS = ROOT / "docs/components.md"
 COMPARISON = ROOT / "docs/comparison.md"
-TOUR = ROOT / "docs/reading.md"
 SHOWN_MODEL, SHOWN_DATA = "resnet", "images"
 """The default model, whose lines README.md counts."""
 sys.path.insert(0, str(ROOT / "generator"))
@@ -60,7 +59,6 @@ def files() -> dict[Path, str]:
     blocks = {
         file: replace_block(file.read_text(), name, rows) for file, (name, rows) in pages.items()
     }
-    blocks[TOUR] = tour(TOUR.read_text(), (PACKAGE / "train.py").read_text())
     questions = re.sub(
         r"(?<=^program_address:\n  type: str\n  when: false\n  default: ).*",
         address(),
@@ -75,23 +73,6 @@ def address() -> str:
     """Return the project's address."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     return str(settings["project"]["urls"]["Repository"])
-
-
-def tour(page: str, source: str) -> str:
-    """Return the page with the line in `train.py` of each code that it quotes."""
-
-    def row(found: re.Match[str]) -> str:
-        code = found[1]
-        places = [
-            number
-            for number, line in enumerate(source.splitlines(), 1)
-            if line.strip().startswith(code)
-        ]
-        if len(places) != 1:
-            raise ValueError(f"train.py has {len(places)} lines that start with {code}")
-        return f"| {places[0]} | `{code}` |"
-
-    return re.sub(r"^\| \d+ \| `([^`]+)` \|", row, page, flags=re.MULTILINE)
 
 
 def replace_block(text: str, name: str, rows: list[str]) -> str:

@@ -21,7 +21,7 @@ from program import Fastproj, Project
 from typer.main import get_command
 from warm import run_python
 
-OTHERS = ("changelog.md", "upgrading.md", "lightning.md")
+OTHERS = ("changelog.md", "lightning.md")
 PAGES = [file for file in sorted((ROOT / "docs").rglob("*.md")) if file.name not in OTHERS]
 """All but those that name keys of older versions, or of Lightning, whose test is in `tests/engine/`."""
 SECTIONS = "|".join(
