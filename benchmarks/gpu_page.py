@@ -22,7 +22,8 @@ tokens in host memory, and on text for the LSTM.
 """
 COLUMNS = """
 Samples and tokens per second are medians of blocks of 10 steps; the spread is from the slowest
-block to the fastest. MFU is a share of the peak of dense bf16. Memory is the most that torch has allocated.
+block to the fastest. MFU is a share of the peak of dense bf16. Memory is the most that torch has
+allocated.
 
 | model | how | samples/s | tokens/s | spread | MFU | memory, GB |
 |---|---|---|---|---|---|---|
