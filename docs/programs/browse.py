@@ -21,8 +21,14 @@ from pathlib import Path
 
 WIDTHS = {"desktop": 1280, "phone": 390}
 PICTURES = [
-    *("index", "start/first-run", "reference/config", "techniques/core"),
-    *("components", "comparison", "reference/errors", "models/gpt", "components/lora"),
+    *("index", "start/first-run", "reference/config", "techniques/index"),
+    *(
+        "components",
+        "comparison",
+        "reference/errors",
+        "models/gpt",
+        "components/clusters-and-clouds",
+    ),
 ]
 """The pages of which screenshots are taken."""
 CHECK = "browse-check.html"

@@ -49,13 +49,6 @@ def files() -> dict[Path, str]:
         README: ("modules", modules_table()),
         COMPARISON: ("speeds", speeds()),
     }
-    for file in sorted((ROOT / "template/components").glob("*/component.py")):
-        name = file.parent.name
-        rows = [row for _, _, keys in sections(file) for row in table(name.replace("-", "_"), keys)]
-        if (
-            len(rows) > len(table(name, [])) + 1
-        ):  # more than `enabled`, which the command on the page shows
-            pages[ROOT / f"docs/components/{name}.md"] = ("keys", rows)
     blocks = {
         file: replace_block(file.read_text(), name, rows) for file, (name, rows) in pages.items()
     }
@@ -119,20 +112,27 @@ def modules_table() -> list[str]:
 
 
 def components() -> list[str]:
-    """Return the table of components."""
-    entries = yaml.safe_load((ROOT / "copier.yml").read_text())["component_table"]["default"]
-    folders = {"launch": "launch", "workflow": ".github/workflows", "file": ""}
-    rows = ["| name | what it adds | frameworks | file |", "|---|---|---|---|"]
-    for name, entry in entries.items():
-        files = [
-            f"{folder}/{entry[kind]}".lstrip("/")
-            for kind, folder in folders.items()
-            if kind in entry
-        ]
-        file = f"`{files[0]}`" if files else "a module"
-        works = ", ".join(entry.get("frameworks", ["all"]))
-        rows.append(f"| [{name}](components/{name}.md) | {entry['about']} | {works} | {file} |")
+    """Return the table of components, in groups, each of which has a page."""
+    entries = yaml.safe_load(QUESTIONS.read_text())["component_table"]["default"]
+    rows = ["| group | name | what it adds | frameworks |", "|---|---|---|---|"]
+    for page, names in component_pages().items():
+        group = f"[{entries[names[0]]['group'].capitalize()}](components/{page.name})"
+        for name in names:
+            link = f"[{name}](components/{page.name}#{name})"
+            works = ", ".join(entries[name].get("frameworks", ["all"]))
+            rows.append(f"| {group} | {link} | {entries[name]['about']} | {works} |")
+            group = ""
     return rows
+
+
+def component_pages() -> dict[Path, list[str]]:
+    """Return the page of each group of components, with the names of its sections."""
+    entries = yaml.safe_load(QUESTIONS.read_text())["component_table"]["default"]
+    pages: dict[Path, list[str]] = {}
+    for name, entry in entries.items():
+        page = ROOT / f"docs/components/{entry['group'].replace(' ', '-')}.md"
+        pages.setdefault(page, []).append(name)
+    return pages
 
 
 def speeds() -> list[str]:
