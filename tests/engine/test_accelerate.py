@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from counted import BATCH, UNEVEN, check, check_row, expected, gradients, options
-from engine import Package, checkpoints, rows
+from engine import Package, checkpoints, rows, summary
 from matrix import EVERY, MODELS
 from program import Fastproj, Project, run_in
 from warm import run_python
@@ -258,13 +258,16 @@ def test_time_limit_and_number_of_checkpoints_act(tiny: Package, tmp_path: Path)
         expect=75,
     )
     assert len(losses(tmp_path)) == 1
+    assert (summary(tmp_path)["exit"], summary(tmp_path)["steps"]) == ("stopped", 1)
     tiny.finish(tmp_path, *SHORT, "--run.keep=1")
+    assert summary(tmp_path)["exit"] == "finished"
+    assert summary(tmp_path)["best"]["loss"] == min(row["loss"] for row in rows(tmp_path, "val"))
     assert [folder.name for folder in checkpoints(tmp_path)] == ["step-00000012"]
 
 
 def test_evaluation_is_one_line_of_json(tiny: Package, tmp_path: Path) -> None:
     tiny.finish(tmp_path, *SHORT)
-    command = ["-m", f"{tiny.name}.evaluate", str(tmp_path / "a"), "--device=cpu"]
+    command = ["-m", f"{tiny.name}.evaluate", str(tmp_path / "a"), "--device=cpu", "--json"]
     done = run_python(tiny.root, *command)
     assert done.returncode == 0, done.stderr
     best = min(row["loss"] for row in rows(tmp_path, "val"))

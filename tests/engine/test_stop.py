@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from engine import MakePackage, equal, rows, saved
+from engine import MakePackage, equal, rows, saved, summary
 from matrix import EVERY
 from program import PROGRAMS, finish, run_in, started
 from warm import start_python
@@ -70,15 +70,25 @@ def test_stopped_again_and_again_equals_one_run(tiny: MakePackage, tmp_path: Pat
         ["--ema.enabled=true", "--train.steps=12", "--train.eval_every=5", "--log.every=3"],
     )
     p.train_here(tmp_path / "whole", *options)
-    for stop in range(50):  # noqa: B007
+    for stop in range(50):
         try:
             p.train_here(tmp_path / "parts", *options, "--run.hours=1e-9")
             break
         except p.errors.Stopped:
-            pass
+            assert summary(tmp_path / "parts")["exit"] == "stopped"
+            assert summary(tmp_path / "parts")["steps"] == stop + 1
     assert stop == 11, "once after each step but the last one"
     assert equal(saved(tmp_path / "parts"), saved(tmp_path / "whole"))
     assert rows(tmp_path / "parts", "val") == rows(tmp_path / "whole", "val")
+    whole = summary(tmp_path / "whole")
+    parts = summary(tmp_path / "parts")
+    assert (parts["exit"], parts["steps"]) == ("finished", 12)
+    for name in ("best", "last"):
+        assert parts[name]["loss"] == whole[name]["loss"]
+    validations = rows(tmp_path / "whole", "val")
+    assert whole["best"]["loss"] == min(row["loss"] for row in validations)
+    assert whole["last"]["step"] == 12
+    assert min(whole["seconds"], whole["samples_per_second"], whole["peak_memory_mb"]) > 0
 
 
 def test_a_stop_after_the_last_step_is_no_stop(tiny: MakePackage, tmp_path: Path) -> None:
@@ -111,6 +121,7 @@ def test_an_error_leaves_signal_handlers(tiny: MakePackage, tmp_path: Path) -> N
     p, before = tiny(), [signal.getsignal(number) for number in SIGNALS]
     with pytest.raises(p.errors.UserError, match="train.monitor"):
         p.train_here(tmp_path, "--train.steps=2", *ACCURACY)
+    assert (summary(tmp_path)["exit"], summary(tmp_path)["best"]) == ("error", None)
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 

@@ -134,6 +134,12 @@ def saved(folder: Path, name: str = "a") -> dict[str, Any]:
     )
 
 
+def summary(folder: Path) -> dict[str, Any]:
+    """Return the summary of a run."""
+    found: dict[str, Any] = json.loads((folder / "a/summary.json").read_text())
+    return found
+
+
 def rows(folder: Path, split: str = "", name: str = "a") -> list[dict[str, Any]]:
     """Return the rows of a run, without what depends on time."""
     found = [

@@ -125,6 +125,7 @@ def main() -> None:
     parser.add_argument("--split", choices=["val", "test"], default="val", help="val or test")
     devices = ["auto", "accelerator", "cpu"]
     parser.add_argument("--device", choices=devices, default="auto", help="where to run")
+    parser.add_argument("--json", action="store_true", help="the default: one line of JSON")
     options = parser.parse_args()
     with one_line():
         results = evaluate_run(options.run, options.device, options.split)

@@ -5,6 +5,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from accelerate import PartialState
 from accelerate.tracking import GeneralTracker
 from tqdm import tqdm
 
-from .record import FILE, extend, read
+from .record import FILE, SUMMARY, extend, read, summary
 
 
 class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no types
@@ -49,6 +50,7 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
         if not PartialState().is_main_process:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / SUMMARY).unlink(missing_ok=True)
         record = {
             "config": self.config,
             **self.facts,
@@ -84,6 +86,12 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
 
     def finish(self) -> None:
         """Do nothing: each row is in the file."""
+
+    def close(self) -> None:
+        """Write how the run ends."""
+        if PartialState().is_main_process:
+            with suppress(OSError, ValueError):  # a full disk ended the run
+                _replace(self.folder / SUMMARY, summary(self.folder, self.facts["steps"]))
 
     def mark_finished(self, step: int) -> None:
         """Record that the run is complete."""

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -114,7 +114,7 @@ def train(cfg: Config) -> dict[str, float]:
     should_stop = False
     gc.freeze()  # the garbage collector skips what exists now
 
-    with bar, stop_requests(accelerator, cfg.run.hours):
+    with closing(metrics_file), bar, stop_requests(accelerator, cfg.run.hours):
         while progress.step < plan.total_steps and not should_stop:
             micro, loaded = clock.wait_for(batches)
             # Random numbers follow from the step, so that a resumed run draws the same ones.

@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="folder of the run, such as runs/first")
     parser.add_argument("--split", choices=["val", "test"], default="val", help="val or test")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps or xpu")
+    parser.add_argument("--json", action="store_true", help="the default: one line of JSON")
     options = parser.parse_args()
     with errors.one_line(), distributed.init(options.device) as world:
         results = evaluate_run(options.run, world, options.split)

@@ -19,7 +19,7 @@ from .checkpoint import write_text
 from .distributed import explain_device
 from .loader import Loader
 from .precision import best
-from .record import FILE, check, extend, read, trained_with
+from .record import FILE, SUMMARY, check, extend, read, summary, trained_with
 from .run import Run
 
 
@@ -42,10 +42,14 @@ class Log:
         self._begin_interval()
 
     def close(self) -> None:
-        """Close the progress bar and the file; record a complete run as finished."""
+        """Close the progress bar and the file; record how the run ends."""
         self.bar.close()
         if self.stream:
             self.stream.close()
+            with suppress(OSError, ValueError):  # a full disk ended the run
+                rule = self.run.cfg.train
+                text = summary(self.run.folder, 0, rule.monitor, rule.monitor_mode)
+                write_text(self.run.folder / SUMMARY, text)
         if self.stream and self.is_done:  # after the components, which may still have saved
             self._write_record(read(self.run.folder) | {"finished": self.run.step})
 
@@ -154,6 +158,7 @@ class Log:
 
     def _prepare(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
+        (self.run.folder / SUMMARY).unlink(missing_ok=True)
         plan = self.run.plan
         must_stay = trained_with(self.run.cfg, plan.global_batch_size)
         must_stay["training samples"] = plan.samples
