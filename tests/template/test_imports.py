@@ -14,6 +14,7 @@ ONLY_CUDA = re.compile(
 MAY_USE_CUDA = {
     "precision.py": "TF32, cuDNN's autotuner, compute capability",
     "accelerator.py": "TF32, cuDNN's autotuner",
+    "train.py": "Lightning's: TF32 in cuDNN",
     "debug": "its report of synchronization",
     "fp8": "compute capability",
     "mfu": "the name of the GPU",

@@ -204,12 +204,14 @@ def test_answers_reach_the_launch_file(
         "so the precision is that of the config"
     )
     config = yaml.safe_load((folder / "configs/default.yaml").read_text())
-    if "speed" in config:
-        assert config["speed"]["precision"] == precision
+    if framework == "lightning":
+        expected = {"auto": "32-true", "bf16": "bf16-mixed"}[precision]
+        assert config["trainer"]["precision"] == expected
+    elif framework == "accelerate":
+        launched = yaml.safe_load((folder / "configs/accelerate.yaml").read_text())
+        assert launched["mixed_precision"] == {"auto": "no"}.get(precision, precision)
     else:
-        assert (
-            config["trainer"]["precision"] == {"auto": "32-true", "bf16": "bf16-mixed"}[precision]
-        )
+        assert config["speed"]["precision"] == precision
     lines = text.splitlines()
     assert len(lines) <= 80
     assert FILES[engine] in "".join(line for line in lines[:4] if line.startswith("#")), (
