@@ -14,7 +14,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -181,26 +181,26 @@ def commands() -> list[str]:
     subcommands = program.commands  # type: ignore[attr-defined]
     everything = {"fastproj": program}
     everything |= {f"fastproj {name}": command for name, command in subcommands.items()}
+    described: dict[tuple[str, str], str] = {}
     for name, command in everything.items():
         lines += ["", f"## {name}", "", " ".join(str(command.help).split()), ""]
         lines += ["| argument or option | meaning |", "|---|---|"]
-        answers = [it for it in command.params if name == "fastproj update" and it.name in ANSWERS]
+        repeated: dict[str, list[str]] = {}
         for parameter in command.params:
-            if (
-                not getattr(parameter, "hidden", False)
-                and parameter.name != "help"
-                and parameter not in answers
-            ):
-                allowed = (
-                    choices(questions, str(parameter.name))
-                    if parameter.name != "components"
-                    else []
-                )
-                lines.append(_row(parameter, allowed))
-        if answers:
-            lines.append(
-                f"| {', '.join(f'`{it.opts[0]}`' for it in answers)} | New answers, as for `fastproj new`. |"
-            )
+            if getattr(parameter, "hidden", False) or parameter.name == "help":
+                continue
+            key = (parameter.opts[0], str(parameter.help))
+            first = described.setdefault(key, name)
+            if name == "fastproj update" and parameter.name in ANSWERS:
+                first = "fastproj new"
+            if first != name and first in ("fastproj new", "fastproj tune"):
+                repeated.setdefault(first, []).append(f"`{parameter.opts[0]}`")
+            elif parameter.name == "components":
+                lines.append(_row(parameter, []))
+            else:
+                lines.append(_row(parameter, choices(questions, str(parameter.name))))
+        for first, options in repeated.items():
+            lines.append(f"| {', '.join(options)} | As for `{first}`. |")
     return [*lines, "", "</div>"]
 
 
@@ -214,7 +214,7 @@ def _row(parameter: Any, allowed: list[str]) -> str:
     meaning = " ".join(str(parameter.help or "").split())
     if allowed:
         meaning += f" One of {', '.join(f'`{value}`' for value in allowed)}."
-    if parameter.default not in (None, False, [], ()) and not callable(parameter.default):
+    if parameter.default not in (None, False, [], (), Path()) and not callable(parameter.default):
         meaning += f" Default: `{parameter.default}`."
     return f"| {name} | {_cell(meaning)} |"
 
@@ -231,26 +231,25 @@ class Key:
 
 
 def config() -> list[str]:
-    """Return the tables of the keys of the core, the kinds of data and the models."""
+    """Return the tables of the core's keys, and the keys of the kinds of data and the models."""
     lines = ['<div class="keys four" markdown="1">']
     for section, text, keys in sections(PACKAGE / "config.py"):
         lines += ["", f"## {section}", "", text, "", *table(section, keys)]
-    for kind, text in (
-        ("data", "The data set and its preparation. Bold names are the models that have the key."),
-        ("model", "The network. Bold names are the models that have the key."),
-    ):
-        owners: dict[Key, list[str]] = {}
-        for file in modules(kind):
-            for _, _, keys in sections(file):
-                for key in keys:
-                    owners.setdefault(key, []).append(_of(kind, file.parent.name))
-        names = list(dict.fromkeys(key.name for key in owners))
-        merged = [
-            replace(key, meaning=f"**{', '.join(found)}:** {key.meaning}")
-            for key, found in sorted(owners.items(), key=lambda it: names.index(it[0].name))
+    lines += ["", "</div>"]
+    for kind, file_name in (("data", "data.py"), ("model", "model.py")):
+        lines += [
+            "",
+            f"## {kind}",
+            "",
+            f"Keys of `{kind}` with their defaults; `{file_name}` describes them.",
+            "",
         ]
-        lines += ["", f"## {kind}", "", text, "", *table(kind, merged)]
-    return [*lines, "", "</div>"]
+        lines += ["| model | keys |", "|---|---|"]
+        for file in modules(kind):
+            found = [key for _, _, keys in sections(file) for key in keys]
+            shown = ", ".join(f"`{key.name}: {key.default}`" for key in found)
+            lines.append(f"| {_of(kind, file.parent.name)} | {shown} |")
+    return lines
 
 
 def modules(kind: str) -> list[Path]:
