@@ -189,7 +189,7 @@ def commands() -> list[str]:
         for parameter in command.params:
             if getattr(parameter, "hidden", False) or parameter.name == "help":
                 continue
-            key = (parameter.opts[0], str(parameter.help))
+            key = (parameter.opts[0], str(getattr(parameter, "help", "")))
             first = described.setdefault(key, name)
             if name == "fastproj update" and parameter.name in ANSWERS:
                 first = "fastproj new"
