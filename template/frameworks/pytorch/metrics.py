@@ -23,8 +23,9 @@ class Meter:
     def __init__(self, world: World, of_nothing: float = math.nan) -> None:
         self.world = world
         self.of_nothing = of_nothing  # the mean if nothing counts: no validation is then the best
-        # some devices have no float64
-        self.dtype = torch.float32 if world.device.type in ("mps", "xpu") else torch.float64
+        self.dtype = torch.float64
+        if world.device.type in ("mps", "xpu"):  # which have no float64
+            self.dtype = torch.float32
         self._reset()
 
     def _reset(self) -> None:
@@ -37,7 +38,9 @@ class Meter:
             self.pairs[name].append([_copy(part) for part in pair])
         self.num_batches += 1
         if self.num_batches == 1000:  # so that the lists do not grow for ever
-            totals = {name: self._total(name) for name in self.pairs}
+            totals = {}
+            for name in self.pairs:
+                totals[name] = self._total(name)
             self._reset()
             self.add(totals)
 
@@ -63,15 +66,25 @@ class Meter:
         for name in sorted(self.pairs):  # in one order on all ranks
             total = torch.stack(torch.broadcast_tensors(*self._total(name)))
             on_host = total.cpu().double()  # waits for the device
-            sums_and_counts = self.world.all_reduce(on_host).view(2, -1).T.tolist()
-            means = [part / count for part, count in sums_and_counts if count]
-            row[name] = sum(means) / len(means) if means else self.of_nothing
+            sums, counts = self.world.all_reduce(on_host).view(2, -1).tolist()
+            means = []
+            for part, count in zip(sums, counts, strict=True):
+                if count:
+                    means.append(part / count)
+            if means:
+                row[name] = sum(means) / len(means)
+            else:
+                row[name] = self.of_nothing
         self._reset()
-        return row | {name: value.item() for name, value in (scalars or {}).items()}
+        for name, value in (scalars or {}).items():
+            row[name] = value.item()
+        return row
 
 
 def _copy(value: Tensor | float) -> Tensor | float:
-    return value.detach().clone() if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return value
 
 
 def check_finite(
@@ -80,9 +93,11 @@ def check_finite(
     fp16: bool,
 ) -> None:
     """Refuse to go on with NaN or infinity; fp16 skips a step whose gradients are not finite."""
-    if math.isfinite(row["loss"]) and (fp16 or math.isfinite(row["grad_norm"])):
+    loss = row["loss"]
+    grad_norm = row["grad_norm"]
+    if math.isfinite(loss) and (fp16 or math.isfinite(grad_norm)):
         return
-    values = f"the loss is {row['loss']:.4g} and the gradient norm {row['grad_norm']:.4g}"
+    values = f"the loss is {loss:.4g} and the gradient norm {grad_norm:.4g}"
     raise UserError(f"{values} at step {step:,}: lower optim.lr")
 
 

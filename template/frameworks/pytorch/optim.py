@@ -61,8 +61,9 @@ def clip(
     if max_value is not None:
         nn.utils.clip_grad_value_(parameters, max_value)
     total: Any = nn.utils.get_total_norm(gradients)
-    # gradients in shards, of FSDP, have a norm in shards
-    norm: Tensor = total.full_tensor() if hasattr(total, "full_tensor") else total
+    norm: Tensor = total
+    if hasattr(total, "full_tensor"):  # gradients in shards, of FSDP, have a norm in shards
+        norm = total.full_tensor()
     if max_norm is None:
         return norm
     if norm.device.type != "cpu" or norm > max_norm:  # on a GPU, comparing would synchronize
@@ -80,7 +81,11 @@ class OneCycle:
     def __init__(self, cfg: OptimConfig, plan: BatchPlan) -> None:
         self.cfg = cfg
         ratio = plan.global_batch_size / cfg.base_batch
-        scale = {"none": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}
+        scale = {
+            "none": 1.0,
+            "sqrt": math.sqrt(ratio),
+            "linear": ratio,
+        }
         self.peak = cfg.lr * scale[cfg.lr_scaling]
         self.last_step = max(plan.total_steps - 1.0, 2.0)
         top = cfg.pct_start * plan.total_steps - 1
@@ -100,9 +105,12 @@ class OneCycle:
             momentum = anneal(BASE_MOMENTUM, MAX_MOMENTUM, progress)
         for group in optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
-            if self.cfg.cycle_momentum and "betas" in group:
-                group["betas"] = (momentum, *group["betas"][1:])
-            elif self.cfg.cycle_momentum and group.get("momentum"):
+            if not self.cfg.cycle_momentum:
+                continue
+            if "betas" in group:
+                _, *others = group["betas"]
+                group["betas"] = (momentum, *others)
+            elif group.get("momentum"):
                 group["momentum"] = momentum
         return lr
 
@@ -129,4 +137,5 @@ def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
         misfit = f"the optimizer's state in the checkpoint does not fit ({error})"
         raise UserError(f"{misfit}: freeze the same parameters, or use another run.name") from None
     for group, kept in zip(optimizer.param_groups, configured, strict=True):
-        group.update(kept | {"params": group["params"]})
+        kept["params"] = group["params"]
+        group.update(kept)

@@ -25,15 +25,21 @@ class LossScaler(torch.amp.GradScaler):
 
     def metrics(self) -> dict[str, Tensor]:
         """Return the count for the rows of metrics; nothing without fp16."""
-        return {"skipped": self.skipped} if self.is_enabled() else {}
+        if self.is_enabled():
+            return {"skipped": self.skipped}
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"skipped": self.skipped.item()}
+        state = super().state_dict()
+        state["skipped"] = self.skipped.item()
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         state = dict(state_dict)
         self.skipped.fill_(state.pop("skipped"))
-        super().load_state_dict(state or super().state_dict())  # empty: of a run without fp16
+        if not state:  # of a run without fp16
+            state = super().state_dict()
+        super().load_state_dict(state)
 
 
 def setup(cfg: SpeedConfig, device: torch.device) -> tuple[str, Autocast, LossScaler]:
@@ -41,13 +47,14 @@ def setup(cfg: SpeedConfig, device: torch.device) -> tuple[str, Autocast, LossSc
     name = name_of(cfg, device)
     if device.type == "cuda":
         use_tf32 = name != "fp32"
-        torch.backends.cudnn.benchmark = cfg.cudnn_benchmark
-        torch.set_float32_matmul_precision("high" if use_tf32 else "highest")
         cudnn: Any = torch.backends.cudnn
+        cudnn.benchmark = cfg.cudnn_benchmark
+        torch.set_float32_matmul_precision("high" if use_tf32 else "highest")
         # the older switch of the next two: torch refuses to read it if they disagree
         cudnn.allow_tf32 = use_tf32
-        cudnn.conv.fp32_precision = "tf32" if use_tf32 else "ieee"
-        cudnn.rnn.fp32_precision = "tf32" if use_tf32 else "ieee"
+        fp32_precision = "tf32" if use_tf32 else "ieee"
+        cudnn.conv.fp32_precision = fp32_precision
+        cudnn.rnn.fp32_precision = fp32_precision
     elif name == "tf32":
         cfg.refuse("precision", f"the {device.type} has no TF32: use auto")
     autocast: Autocast = nullcontext
@@ -59,7 +66,9 @@ def setup(cfg: SpeedConfig, device: torch.device) -> tuple[str, Autocast, LossSc
 
 def name_of(cfg: SpeedConfig, device: torch.device) -> str:
     """Return the precision: bf16, fp16, tf32 or fp32."""
-    return best(device).name if cfg.precision == "auto" else cfg.precision
+    if cfg.precision == "auto":
+        return best(device).name
+    return cfg.precision
 
 
 class Choice(NamedTuple):
@@ -73,7 +82,12 @@ def best(device: torch.device) -> Choice:
     """Return the fastest precision that the device supports in hardware."""
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
-        name = "bf16" if major >= 8 else "fp16" if major == 7 else "fp32"
+        if major >= 8:
+            name = "bf16"
+        elif major == 7:
+            name = "fp16"
+        else:
+            name = "fp32"
         return Choice(name, f"the GPU has compute capability {major}.{minor}")
     if device.type == "cpu":
         capabilities = torch.cpu.get_capabilities()

@@ -21,12 +21,17 @@ def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
 
     A mean over nothing, which is NaN, becomes 0.
     """
-    loss, metrics = net(**batch) if isinstance(batch, dict) else net(*batch)
+    if isinstance(batch, dict):
+        loss, metrics = net(**batch)
+    else:
+        loss, metrics = net(*batch)
     if "loss" not in metrics:
         missing = 'the metrics of `forward` in model.py have no "loss"'
         raise UserError(f"{missing}: add its sum over the batch and the count")
+    sums = {}
+    for name, (total, count) in metrics.items():
+        sums[name] = (_or_zero(total, count), count)
     _, count = metrics["loss"]
-    sums = {name: (_or_zero(total, number), number) for name, (total, number) in metrics.items()}
     return _or_zero(loss, count), sums
 
 
@@ -60,8 +65,10 @@ class StepMean:
             return  # the unit was all that counts
         total = _or_one(self.mean_over_ranks(self.total))
         factor = accumulation_steps * self.unit / total
+        if not isinstance(factor, Tensor) and factor == 1:
+            return
         gradients = [weight.grad for weight in parameters if weight.grad is not None]
-        if gradients and (isinstance(factor, Tensor) or factor != 1):  # DeepSpeed keeps its own
+        if gradients:  # DeepSpeed keeps its own
             torch._foreach_mul_(gradients, factor)
 
 
@@ -69,7 +76,9 @@ def _or_zero(value: Any, count: Count) -> Any:
     """Return a value, but 0 for NaN where nothing counts."""
     if isinstance(count, Tensor):
         return torch.where(count == 0, torch.nan_to_num(value), value)
-    return value if count else torch.nan_to_num(torch.as_tensor(value))
+    if count:
+        return value
+    return torch.nan_to_num(torch.as_tensor(value))
 
 
 def _or_one(count: Count) -> Count:

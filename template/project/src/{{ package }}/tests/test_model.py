@@ -20,10 +20,9 @@ Built = tuple[nn.Module, Any]
 def built() -> Built:
     train_set, _, spec = load_all(DataConfig())
     torch.manual_seed(0)
-    batch = Prepare(spec, DataConfig())(
-        load_batch(train_set, list(range(8))), False, torch.default_generator
-    )
-    return build(ModelConfig(), spec), batch
+    prepare = Prepare(spec, DataConfig())
+    batch = load_batch(train_set, list(range(8)))
+    return build(ModelConfig(), spec), prepare(batch, False, torch.default_generator)
 
 
 def train_step(built: Built, optimizer: torch.optim.Optimizer) -> float:
@@ -38,14 +37,18 @@ def train_step(built: Built, optimizer: torch.optim.Optimizer) -> float:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_loss_is_a_finite_scalar_and_the_mean_of_its_metric(built: Built, training: bool) -> None:
-    loss, metrics = compute_loss(built[0].train(training), built[1])
+    model, batch = built
+    model.train(training)
+    loss, metrics = compute_loss(model, batch)
     assert loss.shape == ()
     assert loss.isfinite()
     total, count = metrics["loss"]
     assert count >= 8
-    assert float(total) / float(count) == pytest.approx(loss.item(), rel=1e-4)
+    mean = float(total) / float(count)
+    assert mean == pytest.approx(loss.item(), rel=1e-4)
     for pair in metrics.values():
-        assert not any(isinstance(part, Tensor) and part.requires_grad for part in pair)
+        for part in pair:
+            assert not (isinstance(part, Tensor) and part.requires_grad)
 
 
 def test_gradients_reach_every_parameter(built: Built) -> None:
@@ -101,21 +104,22 @@ def samples(dataset: Any) -> set[bytes]:
 
 
 def test_splits_have_no_sample_in_common() -> None:
-    train_samples, val_samples = map(samples, load_all(DataConfig())[:2])
-    assert min(len(train_samples), len(val_samples)) > 1
+    train_set, val_set, _ = load_all(DataConfig())
+    train_samples = samples(train_set)
+    val_samples = samples(val_set)
+    assert len(train_samples) > 1
+    assert len(val_samples) > 1
     assert not train_samples & val_samples
 
 
 def test_prepared_inputs_are_normalized_or_in_the_vocabulary() -> None:
     train_set, _, spec = load_all(DataConfig())
-    indices = range(0, len(train_set), max(1, len(train_set) // 1000))
-    loaded = load_batch(train_set, [*indices])
-    batch = Prepare(spec, DataConfig())(
-        loaded,
-        False,
-        torch.default_generator,
-    )
-    inputs = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+    step = max(1, len(train_set) // 1000)
+    loaded = load_batch(train_set, [*range(0, len(train_set), step)])
+    prepare = Prepare(spec, DataConfig())
+    batch = prepare(loaded, False, torch.default_generator)
+    parts = [*batch.values()] if isinstance(batch, dict) else batch
+    inputs = parts[0]
     if inputs.is_floating_point():
         mean = inputs.mean().item()
         std = inputs.std().item()
