@@ -112,16 +112,18 @@ def modules_table() -> list[str]:
 
 
 def components() -> list[str]:
-    """Return the table of components, in groups, each of which has a page."""
+    """Return a table for each group of components, which has a page."""
     entries = yaml.safe_load(QUESTIONS.read_text())["component_table"]["default"]
-    rows = ["| group | name | what it adds | frameworks |", "|---|---|---|---|"]
+    rows = []
     for page, names in component_pages().items():
-        group = f"[{entries[names[0]]['group'].capitalize()}](components/{page.name})"
+        group = entries[names[0]]["group"].capitalize()
+        rows += [f"**[{group}](components/{page.name})**", ""]
+        rows += ["| name | what it adds | frameworks |", "|---|---|---|"]
         for name in names:
             link = f"[{name}](components/{page.name}#{name})"
             works = ", ".join(entries[name].get("frameworks", ["all"]))
-            rows.append(f"| {group} | {link} | {entries[name]['about']} | {works} |")
-            group = ""
+            rows.append(f"| {link} | {entries[name]['about']} | {works} |")
+        rows.append("")
     return rows
 
 
