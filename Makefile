@@ -16,6 +16,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal --dura
 EVERY := EVERY_TEST=1 $(PYTEST)
 # The code that benchmarks/density.py checks: so far without tests.
 PLAIN := generator benchmarks template/components template/data template/models template/frameworks template/project
+# The environment of `make docs`: mkdocs and the program, without what the tests need.
+DOCS_VENV := build/docs-venv
+DOCS_BIN := $(abspath $(DOCS_VENV))/bin
 # What `make try` renders.
 MODEL ?= mlp
 FRAMEWORK ?= pytorch
@@ -126,13 +129,19 @@ format: $(VENV)/.ready  ## apply automatic fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.ready  ## build the documentation: build/site/index.html
-	$(BIN)/python docs/programs/reference.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+$(DOCS_VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(DOCS_BIN)/python -m pip install --quiet --editable . --group docs
+	@touch $@
+
+docs: $(DOCS_VENV)/.ready  ## build the documentation: build/site/index.html
+	$(DOCS_BIN)/python docs/programs/reference.py
+	NO_MKDOCS_2_WARNING=1 $(DOCS_BIN)/python -m mkdocs build --quiet --strict
 
 docs-check: docs  ## check all links, and open every page in headless Chromium; screenshots are in build/screenshots
-	$(BIN)/python docs/programs/links.py
-	$(BIN)/python docs/programs/browse.py --screenshots build/screenshots
+	$(DOCS_BIN)/python docs/programs/links.py
+	$(DOCS_BIN)/python docs/programs/browse.py --screenshots build/screenshots
 
 sizes: $(VENV)/.ready  ## count files and lines of the default project of each model
 	$(BIN)/python benchmarks/sizes.py

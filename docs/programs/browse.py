@@ -3,7 +3,7 @@
     python docs/programs/browse.py build/site [--screenshots FOLDER]
 
 It fails on an error in the console, an image that cannot be shown, a page that is wider than the
-screen, and a table that is clipped on a desktop. Chromium must be on the PATH: `apt-get install
+screen, a table that is clipped on a desktop, and a search that finds nothing without a server. Chromium must be on the PATH: `apt-get install
 chromium`, for example. Nothing outside of this machine is opened.
 """
 
@@ -21,14 +21,8 @@ from pathlib import Path
 
 WIDTHS = {"desktop": 1280, "phone": 390}
 PICTURES = [
-    *("index", "start/first-run", "reference/config", "techniques/index"),
-    *(
-        "components",
-        "comparison",
-        "reference/errors",
-        "models/gpt",
-        "components/clusters-and-clouds",
-    ),
+    *("index", "start/first-run", "start/your-model", "how-to/report", "how-to/resume"),
+    *("components", "comparison", "reference/config", "reference/errors", "models/gpt"),
 ]
 """The pages of which screenshots are taken."""
 CHECK = "browse-check.html"
@@ -82,6 +76,7 @@ def main() -> None:
         for page in PICTURES if args.screenshots else []:
             take(chromium, f"{address}/{page}.html", args.screenshots, page.replace("/", "-"))
         server.shutdown()
+    errors += search(chromium, args.site)
     sys.exit("\n".join(errors))
 
 
@@ -126,6 +121,15 @@ def check(chromium: str, site: Path, address: str) -> list[str]:
         console = [line.strip() for line in log if ":CONSOLE" in line]
     print(f"{len(pages)} pages, at widths of {', '.join(map(str, WIDTHS.values()))} pixels")
     return [*found, *console]
+
+
+def search(chromium: str, site: Path) -> list[str]:
+    """Search for a word on a page that is opened from disk, and return what is wrong."""
+    page = f"{(site / 'index.html').absolute().as_uri()}?q=accumulation"
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = [chromium, *options(profile), "--virtual-time-budget=15000", "--dump-dom", page]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return [] if " matching document" in result.stdout else ["a search from disk finds nothing"]
 
 
 def take(chromium: str, address: str, folder: Path, name: str) -> None:
