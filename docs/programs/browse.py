@@ -3,8 +3,9 @@
     python docs/programs/browse.py build/site [--screenshots FOLDER]
 
 It fails on an error in the console, an image that cannot be shown, a page that is wider than the
-screen, a table that is clipped on a desktop, and a search that finds nothing without a server. Chromium must be on the PATH: `apt-get install
-chromium`, for example. Nothing outside of this machine is opened.
+screen, a table that is clipped on a desktop, and a search that finds nothing without a server.
+Chromium must be on the PATH: `apt-get install chromium`, for example. Nothing outside of this
+machine is opened.
 """
 
 import argparse

@@ -161,8 +161,7 @@ def speeds() -> list[str]:
         f"- A tiny perceptron, where the loop is what matters: {bare} times a bare step, {measured} times one with "
         f"clipping and metrics, {tutorial} times the tutorial's loop. Accelerate takes {accelerate} times a bare step "
         f"there, Hugging Face's Trainer {trainer}, and Lightning {lightning}.",
-        f"- From the command to the end of step 5: {seconds['core'][0]:.1f} s. A program that only imports the same "
-        f"packages and makes 5 steps takes {seconds['bare program'][0]:.1f} s (`benchmarks/startup.py`).",
+        f"- From the command to the end of step 5: {seconds['core'][0]:.1f} s (`benchmarks/startup.py`).",
     ]
     return [part for line in lines for part in textwrap.wrap(line, 140, subsequent_indent="  ")]
 
