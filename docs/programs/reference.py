@@ -180,8 +180,7 @@ def commands() -> list[str]:
     lines = ['<div class="keys" markdown="1">']
     program = get_command(app)
     subcommands = program.commands  # type: ignore[attr-defined]
-    everything = {"fastproj": program}
-    everything |= {f"fastproj {name}": command for name, command in subcommands.items()}
+    everything = {f"fastproj {name}": command for name, command in subcommands.items()}
     described: dict[tuple[str, str], str] = {}
     for name, command in everything.items():
         lines += ["", f"## {name}", "", " ".join(str(command.help).split()), ""]
