@@ -65,7 +65,11 @@ def record(folder: Path) -> list[Printed]:
             continue
         for it in shorten(_run(command, folder)):
             wrapped = textwrap.wrap(
-                it.text, COLUMNS, subsequent_indent="  ", drop_whitespace=False
+                it.text,
+                COLUMNS,
+                subsequent_indent="  ",
+                drop_whitespace=False,
+                break_on_hyphens=False,
             ) or [""]
             lines += [Printed(part, it.at - started) for part in wrapped]
         lines.append(Printed("", time.monotonic() - started))

@@ -17,10 +17,12 @@ def main() -> None:
         guide = "learn.microsoft.com/windows/wsl"
         _fail(f"on Windows, fastproj runs in WSL2 only: install it there ({guide})", 1)
     _prepare()
+    printed = False  # by the command
     try:
         from .cli import app  # inside `try`, as a signal may arrive during the import
 
         status = app(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name="fastproj") or 0
+        printed = True
         if sys.stdout is not None:
             sys.stdout.flush()
     except SystemExit as error:
@@ -36,7 +38,7 @@ def main() -> None:
             "compare": "the same command goes on from here",
         }
         outcome = outcomes.get("".join(sys.argv[1:2]), "nothing was changed")
-        _fail(f"interrupted; {outcome}", status)
+        _fail(f"interrupted; {outcome}", status, printed)
     sys.exit(status)
 
 
@@ -82,13 +84,16 @@ def _describe(error: Exception) -> tuple[str, int]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return unwritable(error), 1
     fix = "check that it exists and that you may access it"
-    return f"{error.filename}: {error.strerror}; {fix}", 1
+    return f"{error.filename}: {error.strerror}: {fix}", 1
 
 
-def _fail(message: str, status: int) -> NoReturn:
-    from .errors import printable, wrapped
+def _fail(message: str, status: int, printed: bool = False) -> NoReturn:
+    from .errors import as_object, printable, wrapped
 
-    line = f"fastproj: {printable(' '.join(message.split()))}"
+    message = printable(" ".join(message.split()))
+    if "--json" in sys.argv and not printed:
+        print(as_object(message))
+    line = f"fastproj: {message}"
     if sys.stderr is not None and sys.stderr.isatty():
         line = wrapped(line)
     print(line, file=sys.stderr)

@@ -4,6 +4,7 @@ Modules that are slow to import are imported inside the commands, so that `--hel
 """
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,8 +79,8 @@ def detect(json: Json = False) -> None:
     from .creating.hardware import detect as detect_hardware
 
     machine = detect_hardware()
-    as_json = show.as_json(machine, answers=machine.answers())
-    print(as_json if json else show.machine(machine))
+    facts = asdict(machine) | {"answers": machine.answers()}
+    show.result(facts, lambda _: show.machine(machine), json)
 
 
 @app.command(cls=PlainCommand)
@@ -111,6 +112,7 @@ def new(
     no_git: Annotated[
         bool, typer.Option("--no-git", help="Do not create a git repository.")
     ] = False,
+    json: Json = False,
 ) -> None:
     """Create a project.
 
@@ -120,7 +122,8 @@ def new(
     from .creating import hardware, project
     from .template import rendering
 
-    can_ask = not yes and all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    is_terminal = all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    can_ask = is_terminal and not (yes or json)
     if name is None and not can_ask:
         raise UsageError("the project needs a name: fastproj new NAME")
     if name is None:
@@ -143,7 +146,8 @@ def new(
         can_ask=can_ask,
         commit=not no_git,
     )
-    show.write(show.created(created, machine))
+    facts = show.new_project(created, machine, template, has_git=not no_git)
+    show.result(facts, show.created, json)
 
 
 @app.command(cls=PlainCommand)
@@ -166,6 +170,7 @@ def update(
     template: Annotated[
         str | None, typer.Option(help="New location of the template, recorded in the project.")
     ] = None,
+    json: Json = False,
 ) -> None:
     """Update a project to a newer template or to other answers.
 
@@ -177,7 +182,7 @@ def update(
 
     request = Request(answers_in(context), data or [], to, template, dry_run)
     result = run_update(where, request)
-    show.write(show.updated(result, dry_run))
+    show.result(show.change(result, dry_run), show.updated, json)
     _exit(result)
 
 
@@ -191,18 +196,30 @@ def status(
     from .updating.project import status as read_status
 
     state = read_status(where)
-    print(show.as_json(state) if json else show.status_text(state))
+    show.result(asdict(state), show.status_text, json)
     if state.behind:
         raise typer.Exit(OUTDATED)
 
 
 @app.command(cls=PlainCommand)
-def components(where: Where = Path()) -> None:
-    """List the components, and mark those that a project has."""
+def components(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Component to describe; all by default.")
+    ] = None,
+    project: ProjectFolder = Path(),
+    json: Json = False,
+) -> None:
+    """List the components, and mark those that a project has; or describe one."""
     from . import show
-    from .updating.components import read_components
+    from .updating.components import options_of, read_components
 
-    print(show.component_list(read_components(where)))
+    table = read_components(project, [name] if name else [])
+    if name:
+        facts = show.component_page(table[name], options_of(project, table[name]))
+        show.result(facts, show.component_text, json)
+        return
+    facts = {"components": [show.component_facts(component) for component in table.values()]}
+    show.result(facts, lambda _: show.component_list(table), json)
 
 
 @app.command(cls=PlainCommand)
@@ -211,24 +228,30 @@ def add(
     project: ProjectFolder = Path(),
     data: Data = None,
     dry_run: DryRun = False,
+    json: Json = False,
 ) -> None:
     """Add components to a project, and stage the result. The version of the template stays."""
     from . import show
     from .updating.components import add as run_add
 
     result, components = run_add(project, names, dry_run, data or [])
-    show.write(show.added(result, components, names, dry_run))
+    show.result(show.change(result, dry_run, components, names), show.added, json)
     _exit(result)
 
 
 @app.command(cls=PlainCommand)
-def remove(names: Names, project: ProjectFolder = Path(), dry_run: DryRun = False) -> None:
+def remove(
+    names: Names,
+    project: ProjectFolder = Path(),
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
     """Remove components from a project, and stage the result. Files that you edited stay."""
     from . import show
     from .updating.components import remove as run_remove
 
     result, components = run_remove(project, names, dry_run)
-    show.write(show.removed(result, components, dry_run))
+    show.result(show.change(result, dry_run, components, names), show.removed, json)
     _exit(result)
 
 

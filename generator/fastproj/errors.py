@@ -1,5 +1,6 @@
 """The errors that end a command with one line instead of a traceback."""
 
+import json
 import re
 import shutil
 import textwrap
@@ -34,6 +35,14 @@ def printable(line: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in public
     )
+
+
+def as_object(message: str) -> str:
+    """Return a message as JSON: what is wrong, and how to fix it, which is after its last colon."""
+    parts = re.split(" (?=Did you mean |See fastproj )", message, maxsplit=1)
+    if len(parts) == 1:
+        parts = message.rsplit(": ", 1)
+    return json.dumps({"error": parts[0], "hint": "".join(parts[1:])})
 
 
 def wrapped(line: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .errors import UsageError
+from .options import Json
 
 if TYPE_CHECKING:  # slow to import
     from .runs.project import TrainedProject
@@ -47,16 +48,17 @@ Rounds = Annotated[
 ]
 
 
-def report(runs: Runs = None, output: Page = None) -> None:
+def report(runs: Runs = None, output: Page = None, json: Json = False) -> None:
     """Summarize a run, or compare several. Writes a page with curves, times and events."""
+    from . import show
+    from .runs import summary
     from .runs.report import write_page
     from .runs.run import read_runs
-    from .runs.summary import text
 
     contents = read_runs(runs or [])
-    print(text(contents))
     page = write_page(contents, output)
-    print(f"\npage  {page}")
+    facts = summary.report(contents) | {"page": str(page)}
+    show.result(facts, lambda _: f"{summary.text(contents)}\n\npage  {page}", json)
 
 
 def tune(
@@ -71,18 +73,21 @@ def tune(
     options: Given = None,
     processes: Processes = 1,
     python: Python = None,
+    json: Json = False,
 ) -> None:
     """Find faster options for this machine by short trainings.
 
     Writes configs/tuned.yaml with the evidence.
     """
+    import sys
     import time
+    from functools import partial
 
     from tqdm import tqdm
 
+    from . import show
     from .runs import tuned_file
     from .runs.files import replace
-    from .runs.options import as_text
     from .runs.paired import Turns
     from .runs.project import find_project
     from .runs.stages import STAGES
@@ -99,21 +104,18 @@ def tune(
     interrupted = False
     with begun(project, options, processes, seconds) as (trainer, setting):
         bar = tqdm(unit=" trials", disable=None)
+        say = partial(bar.write, file=sys.stderr if json else sys.stdout)
         trainer.deadline = deadline
         turns = Turns(trainer.measure, rounds, deadline, bar.update, longest_s=trainer.first_s)
         try:
-            run_tune(setting, stages, turns, result, bar.write)
+            run_tune(setting, stages, turns, result, say)
         except (KeyboardInterrupt, SystemExit):  # the latter by SIGTERM
             interrupted = True
         bar.close()
     if result.kept:
         replace(file, tuned_file.content(setting, result))
-        if result.gain.trials:
-            print(tuned_file.together(result))
-        use = "make train ARGS='--config configs/tuned.yaml' uses it"
-        print(f"configs/tuned.yaml has {as_text(result.kept)}; {use}")
-    else:
-        print("No option was proven faster than the recipe; no file was written.")
+    facts = tuned_file.facts(result) | {"interrupted": interrupted}
+    show.result(facts, lambda _: tuned_file.text(result), json)
     if interrupted:
         raise typer.Exit(130)
 
@@ -131,12 +133,12 @@ def bench(
         Path | None,
         typer.Option("--output", "-o", help="Folder of bench.json; runs by default."),
     ] = None,
+    json: Json = False,
 ) -> None:
     """Measure how much faster each technique makes the training."""
-    import json
-
     from tqdm import tqdm
 
+    from . import show
     from .runs import bench as results
     from .runs.files import replace
     from .runs.paired import Comparison, Turns
@@ -158,11 +160,12 @@ def bench(
             technique = techniques[name]
             comparisons |= turns.compare(technique.without, {name: technique.enabled})
         bar.close()
-    print(results.table(comparisons))
     record = results.as_record(setting, techniques, comparisons)
+    file = folder / "bench.json"
     folder.mkdir(parents=True, exist_ok=True)
-    replace(folder / "bench.json", json.dumps(record, indent=1) + "\n")
-    print(f"\n{folder / 'bench.json'} has the rounds of each technique")
+    replace(file, show.json_text(record) + "\n")
+    text = f"{results.table(comparisons)}\n\n{file} has the rounds of each technique"
+    show.result(record | {"file": str(file)}, lambda _: text, json)
 
 
 def compare(
@@ -194,14 +197,13 @@ def compare(
     processes: Processes = 1,
     python: Python = None,
     log: Annotated[bool, typer.Option("--log", help="Print the comparisons so far.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Train candidates and a base with the same seeds, and say whether one is better.
 
     Ends as soon as the difference is clear. The same command goes on after Ctrl-C.
     """
-    from json import dumps
-
+    from . import show
     from .runs import compare as runs_compare
     from .runs.project import find_project
 
@@ -209,7 +211,7 @@ def compare(
     file = project.folder / "runs" / runs_compare.LOG
     if log:
         records = runs_compare.read_log(file)
-        print(dumps(records, indent=2) if json else runs_compare.log_table(records))
+        show.result({"comparisons": records}, lambda _: runs_compare.log_table(records), json)
         return
     candidates = candidates_of(options_of_candidate or [], candidate or [], base)
     with trainer_of(project, options, processes, 0.0) as trainer:
@@ -218,7 +220,8 @@ def compare(
     if not interrupted:
         compared = [result for result in results if result["verdict"] != "not compared"]
         runs_compare.append(file, compared)
-    print(dumps(results, indent=2) if json else runs_compare.answers(results))
+    facts = {"comparisons": results, "interrupted": interrupted}
+    show.result(facts, lambda _: runs_compare.answers(results), json)
     if interrupted:
         raise typer.Exit(130)
 

@@ -1,4 +1,4 @@
-"""The output of the commands, as text."""
+"""The output of the commands: facts, which are shown as text or as JSON."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import shlex
 import string
 import sys
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import printable, wrapped
-from .template.answers import as_text, shown_name
+from .template.answers import ANSWERS, as_text, option, shown_name
 
 if TYPE_CHECKING:  # no command needs all of them
     from .creating.hardware import Machine
     from .creating.project import Project
     from .updating.components import Component, Table
-    from .updating.project import Status
+    from .updating.merge import Merge
     from .updating.update import UpdateResult
 
 _NO_HOOKS = "-c core.hooksPath=/dev/null"
+_PAGES = Path(__file__).parent / "pages"
+"""The docs' pages of the groups of components."""
 
 
 def write(text: str) -> None:
@@ -45,12 +46,15 @@ def unwritable(error: OSError) -> str:
     return f"cannot write the output ({error.strerror}): check where stdout goes"
 
 
-def as_json(
-    result: Machine | Status,
-    **more: Any,
-) -> str:
-    """Format the result of a command as JSON."""
-    return _text(json.dumps(asdict(result) | more, indent=2).split("\n"))
+def result(facts: dict[str, Any], text: Callable[[Any], str], as_json: bool) -> None:
+    """Print the facts that a command returns, as JSON or as text."""
+    write(json_text(facts) if as_json else text(facts))
+
+
+def json_text(facts: dict[str, Any]) -> str:
+    """Format facts as JSON, in which numbers that are not finite are null."""
+    finite = json.loads(json.dumps(facts, default=str), parse_constant=lambda _: None)
+    return _text(json.dumps(finite, indent=2).split("\n"))
 
 
 def machine(machine: Machine) -> str:
@@ -77,42 +81,91 @@ def detected(machine: Machine) -> str:
     return _text([f"Detected: {_count(machine.cores, 'CPU core')}, {gpus}", hints, ""])
 
 
-def created(
+def new_project(
     project: Project,
     machine: Machine,
-) -> str:
-    """Describe a new project: notes on the detected hardware, and next steps."""
-    answers = project.answers
+    template: str | None,
+    has_git: bool,
+) -> dict[str, Any]:
+    """Return the facts about a new project: answers, notes on the hardware, and next steps."""
+    again = ["fastproj", "new", project.path.name, "--yes"]
+    for name, answer in project.answers.items():
+        if name in ANSWERS:
+            again += [option(name), as_text(answer)]
+        elif name != "project_name":
+            again += ["--data", f"{name}={as_text(answer)}"]
+    again += ["--template", template] if template else []
+    again += [] if has_git else ["--no-git"]
+    return {
+        "project": str(project.path),
+        "files": project.files,
+        "git": project.git,
+        "answers": project.answers,
+        "notes": machine.notes,
+        "next": [f"cd {_quoted(project.path)}", "make setup", "make train"],
+        "again": shlex.join(again),
+    }
+
+
+def created(facts: dict[str, Any]) -> str:
+    """Describe a new project."""
+    answers = facts["answers"]
     content = f"{answers.get('model', 'a project')} in {answers.get('framework', 'the template')}"
-    files = _count(project.files, "file")
-    lines = [f"Created {project.path}: {content}, {files}; {project.git}."]
-    lines += [f"Note: {note}." for note in machine.notes]
-    folder = _quoted(project.path)
-    return _text([*lines, "", "Next:", f"  cd {folder}", "  make setup", "  make train"])
+    files = _count(facts["files"], "file")
+    lines = [f"Created {facts['project']}: {content}, {files}; {facts['git']}."]
+    lines += [f"Note: {note}." for note in facts["notes"]]
+    lines += ["", "Next:", *_commands(facts["next"])]
+    return _text([*lines, "", "The same project again:", *_commands([facts["again"]])])
 
 
-def updated(
+def _commands(commands: list[str]) -> list[str]:
+    return [f"  {command}" for command in commands]
+
+
+def change(
     result: UpdateResult,
     dry_run: bool,
-) -> str:
-    """Describe an update: new answers, changed files, conflicts and next steps."""
-    project = result.project
-    if result.merge is None:
-        return _text([f"{project.root} is up to date: {result.after}, with these answers."])
-    verb = "Would update" if dry_run else "Updated"
-    lines = [f"{verb} {project.root} from {project.version} to {result.after}."]
-    for key, (was, now) in result.answers.items():
-        answer = "(no longer asked)" if now is None else _answer(now)
-        lines.append(f"  {shown_name(key)}: {_answer(was)} -> {answer}")
-    lines += _changes(result)
-    return _text(lines if dry_run else [*lines, "", *_next_steps(result)])
+    components: Iterable[Component] = (),
+    asked: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Return the facts about an update; `components` are those that it adds or removes."""
+    from .updating.merge import Merge
+
+    merge = result.merge or Merge("", "")  # nothing to do
+    packages: list[str] = []
+    for component in components:
+        packages += component.entry.get("packages", [])
+    facts = {
+        "project": str(result.project.root),
+        "from": result.project.version,
+        "to": result.after,
+        "dry_run": dry_run,
+        "up_to_date": result.merge is None,
+        "answers": {shown_name(name): values for name, values in result.answers.items()},
+        "components": [component.name for component in components],
+        "required": [component.name for component in components if component.name not in asked],
+        "use": {component.name: component.use for component in components},
+        "sections": [component.section for component in components if component.has_switch],
+        "packages": packages,
+        "files": _files(merge),
+        "renamed": merge.renamed,
+        "conflicts": sorted(merge.unmerged),
+        "notes": [*merge.notes, *merge.conflicts],
+        "diff": "",
+        "next": [],
+        "undo": [],
+    }
+    if result.merge and not dry_run:
+        facts |= _next_steps(result, merge)
+    elif result.merge and components:
+        trees = [merge.head, merge.tree]
+        patch = result.project.repository.git("diff-tree", "-r", "-p", "--no-ext-diff", *trees)
+        facts["diff"] = patch.expandtabs()
+    return facts
 
 
-def _changes(result: UpdateResult) -> list[str]:
-    """Return a line for each file that an update changed or left alone."""
-    merge = result.merge
-    if merge is None:
-        return []
+def _files(merge: Merge) -> dict[str, str]:
+    """Return what happened to each file that an update changed, except renamed ones."""
     kinds = {}
     for path, (was, now) in merge.changes.items():
         kinds[path] = "changed" if was and now else "removed" if was else "added"
@@ -121,21 +174,74 @@ def _changes(result: UpdateResult) -> list[str]:
         kinds.pop(was, None)
         if kinds.get(now) == "added":
             del kinds[now]
-    lines = sorted(f"  {kind:9} {path}" for path, kind in kinds.items())
-    lines += [f"  renamed   {was} -> {now}" for was, now in sorted(merge.renamed.items())]
-    lines += [f"  {line}" for line in [*merge.notes, *merge.conflicts]]
-    return lines if merge.changes else [*lines, "  no file changes"]
+    return kinds
 
 
-def status_text(status: Status) -> str:
+def _next_steps(result: UpdateResult, merge: Merge) -> dict[str, list[str]]:
+    """Return the commands that commit what is staged, or undo it."""
+    from .updating.apply import base_of
+
+    top = result.project.repository.top
+    where = result.project.repository.where
+    git = "git" if os.path.samefile(".", top) else f"git -C {_quoted(top)}"
+    commit = [f"{git} diff --staged", f"{git} commit -m {shlex.quote(result.message)}"]
+    base = base_of(result.project.repository, merge)
+    everything = (
+        f"{git} read-tree --reset {merge.tree[:12]} && "  # without entries in conflict
+        f"{git} {_NO_HOOKS} restore --source={base} --staged --worktree -- {_quoted(where)}"
+    )
+    if result.conflicts:
+        commit = [f"{git} cherry-pick --continue"]
+        everything += f" && {git} {_NO_HOOKS} cherry-pick --quit"
+    undo = [everything, *([f"{git} {merge.undo}"] if merge.undo else [])]
+    return {"next": commit, "undo": undo}
+
+
+def updated(facts: dict[str, Any]) -> str:
+    """Describe an update: new answers, changed files, conflicts and next steps."""
+    if facts["up_to_date"]:
+        return _text([f"{facts['project']} is up to date: {facts['to']}, with these answers."])
+    verb = "Would update" if facts["dry_run"] else "Updated"
+    lines = [f"{verb} {facts['project']} from {facts['from']} to {facts['to']}."]
+    for name, (was, now) in facts["answers"].items():
+        answer = "(no longer asked)" if now is None else _answer(now)
+        lines.append(f"  {name}: {_answer(was)} -> {answer}")
+    return _text([*lines, *_changes(facts), *_ending(facts)])
+
+
+def _changes(facts: dict[str, Any]) -> list[str]:
+    """Return a line for each file that an update changed or left alone."""
+    lines = sorted(f"  {kind:9} {path}" for path, kind in facts["files"].items())
+    lines += [f"  renamed   {was} -> {now}" for was, now in sorted(facts["renamed"].items())]
+    changed = lines or ["  no file changes"]
+    return [*changed, *_commands(facts["notes"])]
+
+
+def _ending(facts: dict[str, Any]) -> list[str]:
+    """Return the diff of a dry run, or the next steps, after an empty line."""
+    if facts["dry_run"]:
+        return ["", *facts["diff"].split("\n")] if facts["diff"] else []
+    steps = ["", "Next, review and commit:", *_commands(facts["next"])]
+    if facts["conflicts"]:
+        resolve = "Resolve the conflicts (git status lists them), git add the files, "
+        steps[1] = f"{resolve}then review and commit:"
+    kept = ("all later changes of tracked files here:", "keep later changes of other files:")
+    for command, what in zip(facts["undo"], kept, strict=False):
+        steps += [f"Or undo it, and {what}", f"  {command}"]
+    return steps
+
+
+def status_text(facts: dict[str, Any]) -> str:
     """Format a status as text."""
-    newest = f"; {status.newest} is available: fastproj update" if status.behind else ", the newest"
-    answers = [f"{shown_name(key)}={_answer(value)}" for key, value in status.answers.items()]
+    newest = (
+        f"; {facts['newest']} is available: fastproj update" if facts["behind"] else ", the newest"
+    )
+    answers = [f"{shown_name(name)}={_answer(value)}" for name, value in facts["answers"].items()]
     return _text(
         [
-            f"project   {status.project}",
-            f"template  {status.template}",
-            f"version   {status.version}{newest}",
+            f"project   {facts['project']}",
+            f"template  {facts['template']}",
+            f"version   {facts['version']}{newest}",
             f"answers   {' '.join(answers)}",
         ]
     )
@@ -165,98 +271,67 @@ def component_list(components: Table) -> str:
     return "\n\n".join(blocks)
 
 
-def added(
-    result: UpdateResult,
-    components: list[Component],
-    asked: list[str],
-    dry_run: bool,
-) -> str:
+def component_facts(component: Component) -> dict[str, Any]:
+    """Return what is known of a component without its page."""
+    return {
+        "name": component.name,
+        "about": component.entry["about"],
+        "group": component.entry.get("group", ""),
+        "installed": component.installed,
+        "not_for_this_project": component.refusal,
+        "frameworks": component.entry.get("frameworks", "all"),
+        "requires": component.entry.get("requires", []),
+        "packages": component.entry.get("packages", {}),
+        "use": component.use,
+    }
+
+
+def component_page(component: Component, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of a component, with its options and its page in the docs."""
+    file = _PAGES / f"{component.entry.get('group', '').replace(' ', '-')}.md"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    page = text.partition(f"\n## {component.name}\n")[2].partition("\n## ")[0].strip()
+    return component_facts(component) | {"options": options, "page": page}
+
+
+def component_text(facts: dict[str, Any]) -> str:
+    """Format what is known of a component: a line for each fact, and its page."""
+    lines = []
+    for name, fact in facts.items():
+        if fact and name not in ("options", "page"):
+            text = ", ".join(fact) if isinstance(fact, list | dict) else str(fact)
+            lines.append(f"{name.replace('_', ' '):20}  {text}")
+    for name, key in facts["options"].items():
+        values = f"{key['type']} {key['range']}".strip()
+        lines += ["", f"--{name} = {key['default']}  ({values})", f"  {key['about']}"]
+    return _text([*lines, "", *facts["page"].split("\n")])
+
+
+def added(facts: dict[str, Any]) -> str:
     """Describe what `add` did: files, how to enable each component, and next steps."""
-    root = result.project.root
-    if not components:
+    root = facts["project"]
+    if not facts["components"]:
         return _text([f"{root} has these components already: nothing was changed."])
-    names = [component.name for component in components]
-    verb = "Would add" if dry_run else "Added"
-    lines = [f"{verb} {', '.join(names)} to {root}, from {result.after}."]
-    lines += [f"  {name} is required" for name in names if name not in asked]
-    lines += [*_changes(result), "", "How to use it:"]
-    packages: list[str] = []
-    for component in components:
-        packages += component.entry.get("packages", [])
-        if component.entry.get("kind") != "library":
-            lines.append(_use(component))
-    if packages:
-        lines.append(f"  make setup, which installs {', '.join(packages)}")
-    return _text([*lines, "", *_diff_or_next_steps(result, dry_run)])
+    verb = "Would add" if facts["dry_run"] else "Added"
+    lines = [f"{verb} {', '.join(facts['components'])} to {root}, from {facts['to']}."]
+    lines += [f"  {name} is required" for name in facts["required"]]
+    lines += [*_changes(facts), "", "How to use it:"]
+    lines += [f"  {use}" for use in facts["use"].values() if use]
+    if facts["packages"]:
+        lines.append(f"  make setup, which installs {', '.join(facts['packages'])}")
+    return _text([*lines, *_ending(facts)])
 
 
-def _use(component: Component) -> str:
-    """Return how a component is used."""
-    if component.has_switch:
-        section = component.section
-        switch = f"--{section}.enabled true"
-        return f"  {switch}, or in configs/default.yaml: {section}: {{enabled: true}}"
-    return f"  {component.file or f'components/{component.section}.py'}; its first lines say how"
-
-
-def removed(
-    result: UpdateResult,
-    components: list[Component],
-    dry_run: bool,
-) -> str:
+def removed(facts: dict[str, Any]) -> str:
     """Describe what `remove` did."""
-    root = result.project.root
-    if not components:
+    root = facts["project"]
+    if not facts["components"]:
         return _text([f"{root} does not have these components: nothing was changed."])
-    names = ", ".join(component.name for component in components)
-    lines = [f"{'Would remove' if dry_run else 'Removed'} {names} from {root}."]
-    lines += _changes(result)
-    for component in components:
-        if component.has_switch:
-            section = f"the section {component.section}"
-            lines.append(f"  Remove {section} from your config files, if it is there.")
-    return _text([*lines, "", *_diff_or_next_steps(result, dry_run)])
-
-
-def _diff_or_next_steps(
-    result: UpdateResult,
-    dry_run: bool,
-) -> list[str]:
-    if dry_run and result.merge:
-        trees = [result.merge.head, result.merge.tree]
-        patch = result.project.repository.git("diff-tree", "-r", "-p", "--no-ext-diff", *trees)
-        return patch.expandtabs().split("\n")
-    return _next_steps(result)
-
-
-def _next_steps(result: UpdateResult) -> list[str]:
-    """Return the commands that commit what is staged, or undo it."""
-    from .updating.apply import base_of
-
-    top = result.project.repository.top
-    where = result.project.repository.where
-    git = "git" if os.path.samefile(".", top) else f"git -C {_quoted(top)}"
-    merge = result.merge
-    if merge is None:
-        return []
-    steps = ["Next, review and commit:", f"  {git} diff --staged"]
-    steps.append(f"  {git} commit -m {shlex.quote(result.message)}")
-    base = base_of(result.project.repository, merge)
-    everything = (
-        f"{git} read-tree --reset {merge.tree[:12]} && "  # without entries in conflict
-        f"{git} {_NO_HOOKS} restore --source={base} --staged --worktree -- {_quoted(where)}"
-    )
-    if result.conflicts:
-        steps = [
-            "Resolve the conflicts (git status lists them), git add the files, "
-            "then review and commit:",
-            f"  {git} cherry-pick --continue",
-        ]
-        everything += f" && {git} {_NO_HOOKS} cherry-pick --quit"
-    steps += ["Or undo it, and all later changes of tracked files here:", f"  {everything}"]
-    if merge.undo:
-        steps += ["Or undo it, and keep later changes of other files:", f"  {git} {merge.undo}"]
-    return steps
+    verb = "Would remove" if facts["dry_run"] else "Removed"
+    lines = [f"{verb} {', '.join(facts['components'])} from {root}.", *_changes(facts)]
+    for section in facts["sections"]:
+        lines.append(f"  Remove the section {section} from your config files, if it is there.")
+    return _text([*lines, *_ending(facts)])
 
 
 def _text(lines: Iterable[str]) -> str:

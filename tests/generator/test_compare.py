@@ -87,7 +87,8 @@ def test_candidates_are_worse_or_not_shown_to_differ(fastproj: Fastproj, folder:
     assert list(decisions.values()) == ["discard", "discard", "crash"]
     log = fastproj("compare", "--log", cwd=folder).stdout
     assert f"discard  optim.lr=5 against the recipe: {high.removeprefix('optim.lr=5: ')}" in log
-    assert json.loads(fastproj("compare", "--log", "--json", cwd=folder).stdout) == records(folder)
+    logged = json.loads(fastproj("compare", "--log", "--json", cwd=folder).stdout)
+    assert logged == {"comparisons": records(folder)}
 
 
 def test_code_of_another_commit_is_the_base(fastproj: Fastproj, folder: Path) -> None:
@@ -105,7 +106,7 @@ def test_code_of_another_commit_is_the_base(fastproj: Fastproj, folder: Path) ->
     given = ["compare", "--base", "HEAD", "--metric", "samples_per_second"]
     done = fastproj(*given, "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
-    (record,) = json.loads(done.stdout)
+    (record,) = json.loads(done.stdout)["comparisons"]
     assert (record["base"], record["candidate"]) == ("HEAD", "the working tree")
     assert record["verdict"] == "worse"
     assert record["speed"] == pytest.approx(0.95, abs=0.01)

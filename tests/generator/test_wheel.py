@@ -86,6 +86,7 @@ def test_wheel_contains_the_bundle_and_no_template_files(built: dict[str, Path])
     names = contents[0].keys()
     assert "fastproj/_template.bundle" in names
     assert "fastproj/copier.yml" in names
+    assert "fastproj/pages/optimization.md" in names
     assert "fastproj/py.typed" in names, "type checkers use its annotations"
     assert not [name for name in names if name.endswith((".jinja", "/component.py", ".pyc"))]
     assert built["tree"].stat().st_size < 1_000_000

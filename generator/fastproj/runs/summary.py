@@ -1,7 +1,9 @@
 """The facts about runs as tables of texts, which the terminal and the page show."""
 
 import json
+from contextlib import suppress
 from itertools import chain
+from typing import Any
 
 from ..errors import printable
 from .diagnosis import METRICS, best_row, compare, diagnose, duration, is_lower_better
@@ -108,6 +110,36 @@ def findings(runs: list[Run]) -> list[str]:
     for run in runs:
         sentences += [f"{run.name}: {sentence}" for sentence in diagnose(run)]
     return sentences + compare(runs, differing(runs))
+
+
+def report(runs: list[Run]) -> dict[str, Any]:
+    """Return what is known of runs, for JSON."""
+    other = differing(runs) if len(runs) > 1 else {}
+    return {"runs": list(map(_record, runs)), "differing": other, "findings": findings(runs)}
+
+
+def _record(run: Run) -> dict[str, Any]:
+    """Return the facts that summary.json has, from the rows if a run has no such file."""
+    validations = run.of("val", "step")
+    times = phases(run)
+    facts = {
+        "name": run.name,
+        "folder": str(run.folder),
+        "exit": None,
+        "steps": run.rows[-1]["step"],
+        "total_steps": run.total_steps,
+        "best": best_row(run, str(run.option("train.monitor") or "loss")),
+        "last": validations[-1] if validations else None,
+        "seconds": sum(times.values()),
+        "samples_per_second": samples_per_second(run),
+        "peak_memory_mb": None,
+        "phases": times,
+        "events": events(run),
+    }
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        ended = json.loads((run.folder / "summary.json").read_bytes())
+        facts |= {name: ended[name] for name in ("exit", "peak_memory_mb")}
+    return facts
 
 
 def text(runs: list[Run]) -> str:

@@ -2,15 +2,18 @@
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from ..errors import FastprojError
-from .options import nested
+from .options import as_text, nested
 from .stages import Setting
 from .tune import TuneResult
 
 MARK = "# Written by `fastproj tune`"
+_USE = "make train ARGS='--config configs/tuned.yaml'"
 
 
 def destination(folder: Path) -> Path:
@@ -30,7 +33,7 @@ def content(setting: Setting, result: TuneResult) -> str:
     date = time.strftime("%Y-%m-%d")
     lines = [
         f"{MARK} on {date}: {setting.machine.text()}, processes: {setting.processes}.",
-        "# Its options override those of the recipe: make train ARGS='--config configs/tuned.yaml'",
+        f"# Its options override those of the recipe: {_USE}",
     ]
     if result.gain.trials:
         lines.append(f"# {together(result)}")
@@ -47,6 +50,20 @@ def content(setting: Setting, result: TuneResult) -> str:
     if result.refused:
         lines += ["# Tried and not kept:", *(f"#   {reason}" for reason in result.refused)]
     return "\n".join(lines) + "\n"
+
+
+def facts(result: TuneResult) -> dict[str, Any]:
+    """Return what was found: options by the names of plain PyTorch, evidence, and the file."""
+    file = "configs/tuned.yaml" if result.kept else None
+    return asdict(result) | {"file": file, "next": [_USE] if file else []}
+
+
+def text(result: TuneResult) -> str:
+    """Return what was found in one or two lines."""
+    if not result.kept:
+        return "No option was proven faster than the recipe; no file was written."
+    begin = f"{together(result)}\n" if result.gain.trials else ""
+    return f"{begin}configs/tuned.yaml has {as_text(result.kept)}; {_USE} uses it"
 
 
 def together(result: TuneResult) -> str:

@@ -1,7 +1,9 @@
 """`fastproj add`, `remove` and `components`, at a project's own version of the template."""
 
+import ast
 import tempfile
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from ..errors import FastprojError, UsageError
 from ..scratch import scratch_folder
 from ..template import embedded
 from ..template.answers import Answers, component_table, did_you_mean, with_required
-from ..template.clone import questions_in
+from ..template.clone import open_template, questions_in
 from .project import Project, read_project, recorded_components, root_of
 from .update import Request, UpdateResult, update
 
@@ -47,6 +49,16 @@ class Component:
         return self.file is None and "kind" not in self.entry
 
     @property
+    def use(self) -> str:
+        """How it is used; empty if it is a library."""
+        if self.has_switch:
+            switch = f"--{self.section}.enabled true"
+            return f"{switch}, or in configs/default.yaml: {self.section}: {{enabled: true}}"
+        if self.entry.get("kind") == "library":
+            return ""
+        return f"{self.file or f'components/{self.section}.py'}; its first lines say how"
+
+    @property
     def refusal(self) -> str | None:
         """Why the project's framework does not have it."""
         frameworks = self.entry.get("frameworks", [self.framework])
@@ -62,11 +74,52 @@ Change = tuple[UpdateResult, list[Component]]
 """An update, and the components that were added or removed."""
 
 
-def read_components(where: Path) -> Table:
-    """Return the components at the version of a project, or outside of one, of the newest."""
+def read_components(where: Path, names: list[str]) -> Table:
+    """Return the components at the version of a project, or outside of one, of the newest.
+
+    Raises:
+        UsageError: one of the names is not among them.
+    """
     if root_of(where) is None:
-        return _table(questions_in(embedded.QUESTIONS), {})
-    return _table_of(read_project(where), [])
+        return _checked(_table(questions_in(embedded.QUESTIONS), {}), names)
+    return _table_of(read_project(where), names)
+
+
+def options_of(where: Path, component: Component) -> dict[str, dict[str, str]]:
+    """Return the options of a component, from its dataclass in the template."""
+    with scratch_folder(Path(tempfile.gettempdir()), "components") as work:
+        if root_of(where) is None:
+            template = open_template(None, work)
+            folder = template.at(template.newest)
+        else:
+            project = read_project(where)
+            folder = project.template(work).at(project.version)
+        file = folder / f"template/components/{component.name}/component.py"
+        source = file.read_text(encoding="utf-8") if file.is_file() else ""
+    options = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
+            for field, text in pairwise(node.body):
+                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    options[f"{component.section}.{ast.unparse(field.target)}"] = _option(
+                        field, text
+                    )
+    return options
+
+
+def _option(field: ast.AnnAssign, text: ast.Expr) -> dict[str, str]:
+    """Return type, range, default and docstring of an option."""
+    default: ast.AST | None = field.value
+    interval = ""
+    if isinstance(default, ast.Call):  # within("(0, 1)", 0.999)
+        interval = ast.literal_eval(default.args[0]) if default.args[1:] else ""
+        default = default.args[-1]
+    return {
+        "type": ast.unparse(field.annotation),
+        "range": interval,
+        "default": ast.unparse(default) if default else "",
+        "about": " ".join(str(ast.literal_eval(text.value)).split()),
+    }
 
 
 def add(
@@ -134,7 +187,11 @@ def _table_of(
     """Return the components of a project's template, which must have these."""
     with scratch_folder(Path(tempfile.gettempdir()), "components") as work:
         questions = questions_in(project.template(work).at(project.version))
-    table = _table(questions, project.answers)
+    return _checked(_table(questions, project.answers), names)
+
+
+def _checked(table: Table, names: list[str]) -> Table:
+    """Return a table that has these components."""
     for name in names:
         if name not in table:
             hint = f"{did_you_mean(name, table)}choose from {', '.join(table)}"
