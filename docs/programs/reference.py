@@ -112,19 +112,17 @@ def modules_table() -> list[str]:
 
 
 def components() -> list[str]:
-    """Return a table for each group of components, which has a page."""
+    """Return a list for each group of components, which has a page."""
     entries = yaml.safe_load(QUESTIONS.read_text())["component_table"]["default"]
     rows = []
     for page, names in component_pages().items():
         group = entries[names[0]]["group"].capitalize()
-        rows += [f"**[{group}](components/{page.name})**", ""]
-        rows += ["| name | what it adds | frameworks |", "|---|---|---|"]
+        rows += ["", f"**[{group}](components/{page.name})**", ""]
         for name in names:
-            link = f"[{name}](components/{page.name}#{name})"
-            works = ", ".join(entries[name].get("frameworks", ["all"]))
-            rows.append(f"| {link} | {entries[name]['about']} | {works} |")
-        rows.append("")
-    return rows
+            rows.append(f"- [{name}](components/{page.name}#{name}): {entries[name]['about']}")
+    everywhere = [f"`{name}`" for name, entry in entries.items() if "frameworks" not in entry]
+    text = f"These also work with Lightning and Accelerate: {', '.join(everywhere)}."
+    return [*rows, "", *textwrap.wrap(text, 140, break_on_hyphens=False), ""]
 
 
 def component_pages() -> dict[Path, list[str]]:
