@@ -324,7 +324,7 @@ def _values(key: Key) -> str:
             )
         else:
             names = {
-                "bool": "`true`, `false`",
+                "bool": "boolean",
                 "str": "text",
                 "Path": "path",
                 "int": "integer",
