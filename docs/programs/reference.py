@@ -224,13 +224,12 @@ class Key:
     name: str
     type: str
     default: str
-    interval: str
     meaning: str
 
 
 def config() -> list[str]:
     """Return the tables of the core's keys, and the keys of the kinds of data and the models."""
-    lines = ['<div class="keys four" markdown="1">']
+    lines = ['<div class="keys" markdown="1">']
     for section, text, keys in sections(PACKAGE / "config.py"):
         lines += ["", f"## {section}", "", text, "", *table(section, keys)]
     lines += ["", "</div>"]
@@ -282,9 +281,9 @@ def _keys(node: ast.ClassDef) -> list[Key]:
     for field, text in zip(node.body, node.body[1:], strict=False):
         if not (isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and field.value):
             continue
-        default, interval = field.value, ""
+        default = field.value
         if isinstance(default, ast.Call) and ast.unparse(default.func) == "within":
-            interval, default = ast.literal_eval(default.args[0]), default.args[1]
+            default = default.args[1]
         if isinstance(default, ast.Call):  # Path("runs")
             default = default.args[0]
         meaning = " ".join(str(ast.literal_eval(text.value)).split())
@@ -294,7 +293,6 @@ def _keys(node: ast.ClassDef) -> list[Key]:
                 ast.unparse(field.target),
                 type_,
                 _value(ast.literal_eval(default)),
-                interval,
                 meaning,
             )
         )
@@ -304,34 +302,17 @@ def _keys(node: ast.ClassDef) -> list[Key]:
 def table(section: str, keys: list[Key]) -> list[str]:
     """Return the table of a section's keys."""
     rows = [
-        f"| `{section}.{key.name}` | `{key.default}` | {_cell(_values(key))} | {_cell(key.meaning)} |"
+        f"| `{section}.{key.name}` | `{key.default}` | {_cell(key.meaning + _choices(key))} |"
         for key in keys
     ]
-    return ["| key | default | values | meaning |", "|---|---|---|---|", *rows]
+    return ["| key | default | meaning |", "|---|---|---|", *rows]
 
 
-def _values(key: Key) -> str:
-    """Return what a key may be: words, an interval, `null`."""
-    parts: list[str] = []
-    for part in key.type.split(" | "):
-        if part.startswith("Literal["):
-            parts += [f"`{value}`" for value in ast.literal_eval(f"({part[8:-1]},)")]
-        elif part == "None":
-            parts.append("`null`")
-        elif part in ("int", "float") and key.interval:
-            parts.append(
-                f"{'integer' if part == 'int' else 'number'} in {key.interval.replace('inf', '∞')}"
-            )
-        else:
-            names = {
-                "bool": "boolean",
-                "str": "text",
-                "Path": "path",
-                "int": "integer",
-                "float": "number",
-            }
-            parts.append(names.get(part, f"list of {'integers' if 'int' in part else 'names'}"))
-    return ", ".join(parts)
+def _choices(key: Key) -> str:
+    """Return the words among which a key chooses, as a sentence."""
+    found = re.search(r"Literal\[(.*?)\]", key.type)
+    words = ast.literal_eval(f"({found[1]},)") if found else ()
+    return f" One of {', '.join(f'`{word}`' for word in words)}." if len(words) > 1 else ""
 
 
 def _value(value: object) -> str:
