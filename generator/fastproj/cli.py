@@ -147,7 +147,7 @@ def new(
         commit=not no_git,
     )
     facts = show.new_project(created, machine, template, has_git=not no_git)
-    show.result(facts, show.created, json)
+    show.result(facts, show.created, json, done=True)
 
 
 @app.command(cls=PlainCommand)
@@ -182,7 +182,7 @@ def update(
 
     request = Request(answers_in(context), data or [], to, template, dry_run)
     result = run_update(where, request)
-    show.result(show.change(result, dry_run), show.updated, json)
+    show.result(show.change(result, dry_run), show.updated, json, done=True)
     _exit(result)
 
 
@@ -235,7 +235,7 @@ def add(
     from .updating.components import add as run_add
 
     result, components = run_add(project, names, dry_run, data or [])
-    show.result(show.change(result, dry_run, components, names), show.added, json)
+    show.result(show.change(result, dry_run, components, names), show.added, json, done=True)
     _exit(result)
 
 
@@ -251,7 +251,7 @@ def remove(
     from .updating.components import remove as run_remove
 
     result, components = run_remove(project, names, dry_run)
-    show.result(show.change(result, dry_run, components, names), show.removed, json)
+    show.result(show.change(result, dry_run, components, names), show.removed, json, done=True)
     _exit(result)
 
 

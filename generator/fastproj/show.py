@@ -27,16 +27,25 @@ _PAGES = Path(__file__).parent / "pages"
 """The docs' pages of the groups of components."""
 
 
-def write(text: str) -> None:
-    """Print what was done, which is done also if nobody can read it; wrap it for a terminal.
+def result(
+    facts: dict[str, Any],
+    text: Callable[[Any], str],
+    as_json: bool,
+    done: bool = False,
+) -> None:
+    """Print the facts that a command returns, as JSON, or as text that is wrapped for a terminal.
 
-    Lines that start with spaces are commands and paths, and those of a diff have no capital.
+    What is `done` is a success also if nobody can read it.
     """
+    shown = json_text(facts) if as_json else text(facts)
     if sys.stdout is not None and sys.stdout.isatty():
-        text = "\n".join(wrapped(it) if it[:1].isupper() else it for it in text.split("\n"))
+        # lines that start with spaces are commands and paths, and those of a diff have no capital
+        shown = "\n".join(wrapped(it) if it[:1].isupper() else it for it in shown.split("\n"))
     try:
-        print(text, flush=True)
+        print(shown, flush=True)
     except OSError as error:
+        if not done:
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         print(f"fastproj: {unwritable(error)}", file=sys.stderr)
 
@@ -44,11 +53,6 @@ def write(text: str) -> None:
 def unwritable(error: OSError) -> str:
     """Return the message for an output that cannot be written."""
     return f"cannot write the output ({error.strerror}): check where stdout goes"
-
-
-def result(facts: dict[str, Any], text: Callable[[Any], str], as_json: bool) -> None:
-    """Print the facts that a command returns, as JSON or as text."""
-    write(json_text(facts) if as_json else text(facts))
 
 
 def json_text(facts: dict[str, Any]) -> str:

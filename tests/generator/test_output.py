@@ -13,7 +13,7 @@ from updating import MakeProject, git, read_answers
 FULL = "fastproj: cannot write the output (No space left on device): check where stdout goes\n"
 
 
-@pytest.mark.parametrize("command", ["--help", "update", "new"])
+@pytest.mark.parametrize("command", ["--help", "status", "update", "new"])
 def test_output_that_cannot_be_written(
     command: str, make_project: MakeProject, environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -21,7 +21,9 @@ def test_output_that_cannot_be_written(
     template = str(read_answers(folder)["_src_path"])
     new = ["other", "--yes", "--template", template, "--output", str(tmp_path)]
     result = run_on_full_device(folder, environment, command, *(new if command == "new" else []))
-    assert (result.returncode, result.stderr) == (int(command == "--help"), FULL), "it is done"
+    assert (result.returncode, result.stderr) == (int(command in ("--help", "status")), FULL), (
+        "it is done"
+    )
     assert ("A  docs/new.md" in git(folder, "status", "--porcelain")) == (command == "update")
     assert (tmp_path / "other").exists() == (command == "new")
 

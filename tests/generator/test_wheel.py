@@ -178,7 +178,8 @@ def test_installed_wheel_renders_offline(
     assert (tmp_path / "proj/src/proj/model.py").read_bytes() == (
         ROOT / "template/models/gpt/model.py"
     ).read_bytes()
-    assert "[resnet|vit" in "".join(run("new", "--help").split())
+    assert "One of resnet, vit" in " ".join(run("new", "--help").split())
+    assert "exponential moving average" in run("components", "ema"), "its page is in the wheel"
     early = ["copy", "--quiet", "--defaults", "--vcs-ref", "v0.0.1", "--data", "project_name=early"]
     copier = [sys.executable, "-m", "copier", *early, "~/.fastproj/template.bundle", "early"]
     subprocess.run(copier, cwd=tmp_path, env=home, check=True)

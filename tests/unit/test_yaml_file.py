@@ -17,7 +17,7 @@ def test_hostile_answers_file(name: str, tmp_path: Path) -> None:
     (tmp_path / "answers.yml").write_bytes(b"_src_path: ~/x.bundle\n_commit: v0.1.0\n" + content)
     with pytest.raises(FastprojError, match=reason) as refusal:
         read_answers(tmp_path / "answers.yml")
-    assert "or restore the file: git log -p -- .copier-answers.yml shows" in str(refusal.value)
+    assert "or restore the file (git log -p -- .copier-answers.yml shows" in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 

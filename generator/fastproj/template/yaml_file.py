@@ -8,8 +8,8 @@ from ..errors import FastprojError
 from .answers import ANSWERS_FILE, Answers
 
 RESTORE = (
-    "go to a project that fastproj rendered, or restore the file: "
-    f"git log -p -- {ANSWERS_FILE} shows what it was"
+    "go to a project that fastproj rendered, or restore the file "
+    f"(git log -p -- {ANSWERS_FILE} shows what it was)"
 )
 
 
