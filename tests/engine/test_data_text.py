@@ -257,15 +257,15 @@ def test_predictions_are_made_with_the_tokenizer_of_the_run(
     size = pairs.get_vocab_size()
     spec = p.data.Spec(vocabulary=size, context=8, tokenizer=pairs.to_str())
     net = p.model.build(p.model.ModelConfig(), spec)
-    command = import_module(f"{p.name}.components.predict")
-    options = Namespace(prompt="größer", tokens=5, seed=0, temperature=1.0)
+    command = import_module(f"{p.name}.components.predict_data")
+    options = Namespace(prompt="größer", tokens=5, seed=0, temperature=1.0, device="cpu")
     with torch.no_grad():
-        new = command.generate(net, spec, options)
+        new = command.continue_prompt(options, spec, net)
         options.tokens = 0
-        assert command.generate(net, spec, options) == ""
+        assert command.continue_prompt(options, spec, net) == ""
     assert 1 <= len(new) <= 30
     words = tokenizers.Tokenizer(tokenizers.models.BPE({"g": 0}, []))
     spec = dataclasses.replace(spec, tokenizer=words.to_str())
     options.prompt = "x"
     with pytest.raises(p.errors.UserError, match="--prompt 'x' has no tokens: give another"):
-        command.generate(net, spec, options)
+        command.continue_prompt(options, spec, net)

@@ -107,7 +107,7 @@ def test_tracker_has_the_rows_of_a_run_that_was_stopped_once(tmp_path: Path) -> 
     assert [row.step for row in sent if row.split == "val"] == [4, 8, 12]
     last = rows(tmp_path, "val")[-1]
     assert sent[-1].scalars["loss"] == last["loss"]
-    first = [("open", "first", {}), ("close", Stopped)]
+    first: list[Any] = [("open", "first", {}), ("close", Stopped)]
     second = [("open", "first", {"train": 5, "val": 4}), ("close", type(None))]
     assert [event for event in seen if event not in sent] == first + second
 
