@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Fastproj
+from program import Fastproj, documented_keys
 
 TRAINER = """
 import json, pathlib, random, sys, time
@@ -106,7 +106,9 @@ def test_code_of_another_commit_is_the_base(fastproj: Fastproj, folder: Path) ->
     given = ["compare", "--base", "HEAD", "--metric", "samples_per_second"]
     done = fastproj(*given, "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
-    (record,) = json.loads(done.stdout)["comparisons"]
+    facts = json.loads(done.stdout)
+    assert facts.keys() == documented_keys("compare")
+    (record,) = facts["comparisons"]
     assert (record["base"], record["candidate"]) == ("HEAD", "the working tree")
     assert record["verdict"] == "worse"
     assert record["speed"] == pytest.approx(0.95, abs=0.01)

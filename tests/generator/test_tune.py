@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from matrix import ENGINE_MODEL, EVERY
-from program import Fastproj, Project
+from program import Fastproj, Project, documented_keys
 from trained import slow_project
 
 PYTHON = ["--python", sys.executable]
@@ -132,6 +132,7 @@ def test_interrupted_tune_keeps_what_it_found_and_leaves_no_process(tmp_path: Pa
     folder = bare_project(tmp_path / "proj", "pytorch")
     options = ["--only", "batch,workers", "--options", GIVEN["pytorch"].format(32, 2)]
     command = [sys.executable, "-m", "fastproj", "tune", *options, *stand_in(tmp_path, 64)]
+    command.append("--json")
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -139,9 +140,13 @@ def test_interrupted_tune_keeps_what_it_found_and_leaves_no_process(tmp_path: Pa
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate()
+        printed, errors = process.communicate()
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "fastproj: interrupted; what was found is kept"
+    facts = json.loads(printed)  # one object, and the stages on stderr
+    assert facts.keys() == documented_keys("tune")
+    assert facts["interrupted"]
+    assert facts["kept"]["train.batch_size"] == 64
     assert tuned(folder) == {"train": {"batch_size": 64, "gradient_accumulation_steps": 1}}
     assert [process for process in Path("/proc").glob("[0-9]*/cwd") if _is(process, folder)] == []
 
@@ -157,7 +162,9 @@ def test_bench_measures_techniques(fastproj: Fastproj, tmp_path: Path) -> None:
     options = ["--options", GIVEN["pytorch"].format(64, 1)]
     done = fastproj("bench", "batch", "clipping", *options, *stand_in(tmp_path, 64), cwd=folder)
     assert done.returncode == 0, done.stderr
-    found = json.loads((folder / "runs/bench.json").read_text())["techniques"]
+    record = json.loads((folder / "runs/bench.json").read_text())
+    assert record.keys() | {"file"} == documented_keys("bench")
+    found = record["techniques"]
     assert [*found] == ["batch", "clipping"]
     assert found["batch"]["ratios"] == pytest.approx([4.0, 4.0]), "64 samples in the time of 16"
     assert found["clipping"]["ratios"] == pytest.approx([1.0, 1.0])

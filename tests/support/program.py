@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from matrix import EVERY
+from matrix import EVERY, ROOT
 
 PROGRAMS = Path(__file__).with_name("programs")
 """Programs that tests start in processes of their own."""
@@ -207,3 +208,12 @@ def _server() -> subprocess.Popen[str]:
     )
     atexit.register(started.communicate)
     return started
+
+
+def documented_keys(command: str) -> set[str]:
+    """Return the keys of a command in the table of the docs; without those of inner objects."""
+    page = (ROOT / "docs/reference/commands.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \| (`.*) \|$", page.partition("## JSON")[2], re.MULTILINE)
+    (keys,) = [keys for names, keys in rows if f"`{command}`" in names]
+    outer = re.sub(r"\([^)]*\)|, each with[^;]*|, as in [^,]*", "", keys)
+    return set(re.findall(r"`(\w+)`", outer))

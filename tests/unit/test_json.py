@@ -8,21 +8,10 @@ from typing import Any
 
 from edits import edited_same_line
 from fastproj.errors import as_object
-from fastproj.runs import tuned_file
-from fastproj.runs.tune import TuneResult
 from fastproj.show import json_text
 from matrix import ROOT
-from program import Fastproj
+from program import Fastproj, documented_keys
 from updating import MakeProject, commit
-
-
-def documented(command: str) -> set[str]:
-    """Return the keys of a command in the table of the docs; without those of inner objects."""
-    page = (ROOT / "docs/reference/commands.md").read_text()
-    rows = re.findall(r"^\| (`.*?) \| (`.*) \|$", page.partition("## JSON")[2], re.MULTILINE)
-    (keys,) = [keys for names, keys in rows if f"`{command}`" in names]
-    outer = re.sub(r"\([^)]*\)|, each with[^;]*|, as in [^,]*", "", keys)
-    return set(re.findall(r"`(\w+)`", outer))
 
 
 def run(fastproj: Fastproj, *arguments: str, cwd: Path, status: int = 0) -> dict[str, Any]:
@@ -35,7 +24,7 @@ def run(fastproj: Fastproj, *arguments: str, cwd: Path, status: int = 0) -> dict
 def test_new_says_how_to_render_the_same_project_again(fastproj: Fastproj, tmp_path: Path) -> None:
     options = ["--author", "A B", "--components", "ema", "--data", "agents=false", "--no-git"]
     facts = run(fastproj, "new", "proj", "--yes", *options, cwd=tmp_path)
-    assert facts.keys() == documented("new")
+    assert facts.keys() == documented_keys("new")
     (tmp_path / "other").mkdir()
     again = shlex.split(facts["again"])
     text = fastproj(*again[1:], cwd=tmp_path / "other").stdout
@@ -48,7 +37,7 @@ def test_new_says_how_to_render_the_same_project_again(fastproj: Fastproj, tmp_p
 
 
 def test_detect_has_the_documented_keys(fastproj: Fastproj, tmp_path: Path) -> None:
-    assert run(fastproj, "detect", cwd=tmp_path).keys() == documented("detect")
+    assert run(fastproj, "detect", cwd=tmp_path).keys() == documented_keys("detect")
 
 
 def test_components_are_described(fastproj: Fastproj, tmp_path: Path) -> None:
@@ -58,7 +47,7 @@ def test_components_are_described(fastproj: Fastproj, tmp_path: Path) -> None:
         if component["name"] == "ema"
     ]
     facts = run(fastproj, "components", "ema", cwd=tmp_path)
-    assert facts.keys() == documented("components NAME")
+    assert facts.keys() == documented_keys("components NAME")
     assert ema.items() <= facts.items()
     decay = facts["options"]["ema.decay"]
     assert (decay["type"], decay["range"], decay["default"]) == ("float", "(0, 1)", "0.999")
@@ -75,10 +64,10 @@ def test_update_names_files_conflicts_and_commands(
     make_project: MakeProject, fastproj: Fastproj
 ) -> None:
     folder = make_project("v0.1.0")
-    assert run(fastproj, "status", cwd=folder, status=3).keys() == documented("status")
+    assert run(fastproj, "status", cwd=folder, status=3).keys() == documented_keys("status")
     planned = run(fastproj, "update", "--dry-run", cwd=folder)
     facts = run(fastproj, "update", cwd=folder)
-    assert facts.keys() == planned.keys() == documented("update")
+    assert facts.keys() == planned.keys() == documented_keys("update")
     assert planned["files"] == facts["files"] != {}
     assert (planned["next"], facts["next"][0]) == ([], "git diff --staged")
     commit(folder)
@@ -134,18 +123,12 @@ def test_report_has_the_facts_of_the_run(fastproj: Fastproj, tmp_path: Path) -> 
         (tmp_path / f"runs/{name}/metrics.jsonl").write_text(lines)
     (tmp_path / "runs/a/summary.json").write_text('{"exit": "stopped", "peak_memory_mb": 7.0}')
     facts = run(fastproj, "report", "a", "b", cwd=tmp_path)
-    assert facts.keys() == documented("report")
+    assert facts.keys() == documented_keys("report")
     first, second = facts["runs"]
     assert (first["exit"], first["peak_memory_mb"], second["exit"]) == ("stopped", 7.0, None)
     assert (first["best"]["loss"], first["last"]["loss"]) == (1.0, 3.0)
     assert (first["steps"], first["seconds"], first["samples_per_second"]) == (2, 4.0, 5.0)
     assert Path(tmp_path, facts["page"]).is_file()
-
-
-def test_tune_has_the_documented_keys() -> None:
-    facts = tuned_file.facts(TuneResult(kept={"train.batch_size": 8}))
-    assert facts.keys() | {"interrupted"} == documented("tune")
-    assert facts["next"] == ["make train ARGS='--config configs/tuned.yaml'"]
 
 
 def test_numbers_that_are_not_finite_are_null() -> None:
