@@ -182,10 +182,10 @@ def commands() -> list[str]:
     described: dict[tuple[str, str], str] = {}
     for name, command in everything.items():
         lines += ["", f"## {name}", "", " ".join(str(command.help).split()), ""]
-        lines += ["| argument or option | meaning |", "|---|---|"]
+        rows = []
         repeated: dict[str, list[str]] = {}
         for parameter in command.params:
-            if getattr(parameter, "hidden", False) or parameter.name == "help":
+            if getattr(parameter, "hidden", False) or parameter.opts[0] in ("--help", "--json"):
                 continue
             key = (parameter.opts[0], str(getattr(parameter, "help", "")))
             first = described.setdefault(key, name)
@@ -194,11 +194,13 @@ def commands() -> list[str]:
             if first != name and first in ("fastproj new", "fastproj tune"):
                 repeated.setdefault(first, []).append(f"`{parameter.opts[0]}`")
             elif parameter.name == "components":
-                lines.append(_row(parameter, []))
+                rows.append(_row(parameter, []))
             else:
-                lines.append(_row(parameter, choices(questions, str(parameter.name))))
+                rows.append(_row(parameter, choices(questions, str(parameter.name))))
         for first, options in repeated.items():
-            lines.append(f"| {', '.join(options)} | As for `{first}`. |")
+            rows.append(f"| {', '.join(options)} | As for `{first}`. |")
+        if rows:
+            lines += ["| argument or option | meaning |", "|---|---|", *rows]
     return [*lines, "", "</div>"]
 
 
