@@ -121,9 +121,12 @@ def test_report_has_the_facts_of_the_run(fastproj: Fastproj, tmp_path: Path) -> 
         (tmp_path / f"runs/{name}").mkdir(parents=True)
         lines = "".join(f"{json.dumps(row)}\n" for row in rows)
         (tmp_path / f"runs/{name}/metrics.jsonl").write_text(lines)
-    (tmp_path / "runs/a/summary.json").write_text('{"exit": "stopped", "peak_memory_mb": 7.0}')
+    (tmp_path / "runs/a/summary.json").write_text(
+        '{"exit": "stopped", "peak_memory_mb": 7.0, "x": 1}'
+    )
     facts = run(fastproj, "report", "a", "b", cwd=tmp_path)
     assert facts.keys() == documented_keys("report")
+    assert facts["runs"][0].keys() == facts["runs"][1].keys()
     first, second = facts["runs"]
     assert (first["exit"], first["peak_memory_mb"], second["exit"]) == ("stopped", 7.0, None)
     assert (first["best"]["loss"], first["last"]["loss"]) == (1.0, 3.0)

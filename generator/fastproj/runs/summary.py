@@ -136,9 +136,9 @@ def _record(run: Run) -> dict[str, Any]:
         "phases": times,
         "events": events(run),
     }
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        ended = json.loads((run.folder / "summary.json").read_bytes())
-        facts |= {name: ended[name] for name in ("exit", "peak_memory_mb")}
+    with suppress(OSError, ValueError, TypeError):
+        ended = dict(json.loads((run.folder / "summary.json").read_bytes()))
+        facts |= {name: ended[name] for name in facts.keys() & ended.keys()}
     return facts
 
 
