@@ -10,7 +10,7 @@ from matrix import EVERY, ROOT
 from program import finish
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NUMBER = re.compile(r"\d[\d,.]*(?:e[-+]?\d+)?")
+NUMBER = re.compile(r"\d[\d,.]*(?:e[-+]?\d+)?(?:dev\d+\.?)?")
 SHORT = "--train.steps 4"
 """What each training gets in `make test`: numbers differ, and nothing else."""
 
