@@ -241,3 +241,74 @@ def test_section_that_stands_twice_is_one_line(
         assert capsys.readouterr().err == (
             f"error: data stands twice in {file}, in lines 1 and 3: keep one\n"
         )
+
+
+def save(file: Path, checkpoint: dict[str, Any]) -> str:
+    """Save a checkpoint; return its option."""
+    torch.save(checkpoint, file)
+    return f"--ckpt_path={file}"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--data.batch_size=0", "data.batch_size must be int >0"),
+        ("--data.batch_size=100000", "lower data.batch_size to 456 or less"),
+        ("--model.width=null", "model.width is None: it must be a whole number"),
+        ("--model.pct_start=2", "model.pct_start must be float >0 and <1"),
+        ("--model.lrr=1", "--model.lrr; see fit --help. Did you mean --model.lr?"),
+        ("--model.size=huge", "model.size is huge: it must be small"),
+        ("--trainer.max_steps=0", "trainer.max_steps and trainer.max_epochs must not be 0"),
+        ("--trainer.devices=0", "devices"),
+        ("--trainer.accelerator=gpuu", "invalid accelerator name"),
+        ("--trainer.log_every_n_steps=0", "it must be in [1, inf)"),
+        ("--trainer.logger.version=..", "trainer.logger.version is ..: it must be the name"),
+        ("--seed_everything=-1", "seed_everything is -1"),
+    ],
+)
+def test_wrong_option_is_one_line(
+    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        p.run(tmp_path, option)
+    assert ended.value.code == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: [", "cannot read"),
+        ("model: 3", "model is 3 in"),
+        ("model: {lr: null}", "model.lr needs a value, not null"),
+        ("modle: {lr: 1}", "--modle.lr; see fit --help. Did you mean --model.lr?"),
+    ],
+)
+def test_wrong_file_is_one_line(
+    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(text)
+    with pytest.raises(SystemExit):
+        p.run(tmp_path, f"--config={file}")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_foreign_checkpoint_is_one_line(
+    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.ckpt"
+    text.write_text("hello")
+    foreign = save(tmp_path / "foreign.ckpt", {"state_dict": {}})
+    for option, message in ((foreign, "no checkpoint of this"), (f"--ckpt_path={text}", "damaged")):
+        with pytest.raises(SystemExit):
+            p.run(tmp_path, option)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
+    p.run(tmp_path, "--trainer.max_steps=2")
+    last = f"--ckpt_path={tmp_path}/a/checkpoints/last.ckpt"
+    with pytest.raises(SystemExit):
+        p.run(tmp_path, last, "--model.width=64")
+    assert capsys.readouterr().err.endswith("other weights than model.py\n")

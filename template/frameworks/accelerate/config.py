@@ -13,7 +13,7 @@ from jsonargparse import ArgumentParser, set_parsing_settings
 from yaml import YAMLError
 
 from .config_base import Section, is_folder_name, within
-from .config_files import resolve
+from .config_files import SHOW, explain, keys_of, resolve, with_ranges
 from .data import DataConfig
 from .errors import UserError
 from .model import ModelConfig
@@ -155,15 +155,19 @@ class Config:
 
 def parse(argv: list[str] | None = None, saved: dict[str, Any] | None = None) -> Config:
     """Read the config from the command line, or `argv`; or a saved run's config."""
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    options = sys.argv[1:] if argv is None else argv
+    shows = [word for word in options if word.startswith(SHOW)]
+    set_parsing_settings(docstring_parse_attribute_docstrings=bool(shows))
     parser = ArgumentParser(description="Train the model.", allow_abbrev=False, exit_on_error=False)
     about = "A YAML file of options; later options override it."
     parser.add_argument("--config", action="config", help=about)
     parser.add_class_arguments(Config, None)
+    if {"-h", "--help"}.intersection(shows):
+        print(with_ranges(parser.format_help(), Config))
+        raise SystemExit(0)
     try:  # without defaults, as they follow from the model's size
         if saved is None:
-            words = sys.argv[1:] if argv is None else argv
-            given = parser.parse_args(resolve(words, Config), defaults=False)
+            given = parser.parse_args(resolve(options, Config), defaults=False)
         else:
             given = parser.parse_object(saved, defaults=False)
         sections: dict[str, Any] = {}
@@ -172,4 +176,5 @@ def parse(argv: list[str] | None = None, saved: dict[str, Any] | None = None) ->
             sections[section.name] = kind(**given.get(section.name, {}))
         return Config(**sections)
     except (ArgumentError, TypeError, ValueError, YAMLError) as error:
-        raise UserError(" ".join(str(error).split())) from None
+        types = {name: key.type for name, key in keys_of(Config).items()}
+        raise UserError(explain(error, types)) from None

@@ -40,7 +40,9 @@ class Plan:
         if global_batch_size > samples:
             batch = f"the global batch of {global_batch_size} samples"
             too_large = f"{batch} is larger than the training set of {samples}"
-            raise UserError(f"{too_large}: lower train.batch_size")
+            largest = samples // (cfg.gradient_accumulation_steps * processes)
+            fix = f" to {largest} or less" if largest else ""
+            raise UserError(f"{too_large}: lower train.batch_size{fix}")
         per_epoch = samples // global_batch_size
         return cls(
             accumulation_steps=cfg.gradient_accumulation_steps,

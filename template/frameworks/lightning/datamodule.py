@@ -4,6 +4,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from jsonargparse.typing import NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
@@ -24,8 +25,8 @@ class Data(LightningDataModule):
 
     def __init__(
         self,
-        batch_size: int = 128,
-        num_workers: int = 0,
+        batch_size: PositiveInt = 128,
+        num_workers: NonNegativeInt = 0,
         pin_memory: bool = True,
         **source: Any,
     ) -> None:
@@ -39,8 +40,8 @@ class Data(LightningDataModule):
         """
         super().__init__()
         self.source = data.DataConfig(**source)
-        self.batch_size = batch_size
-        self.num_workers = num_workers
+        self.batch_size = int(batch_size)
+        self.num_workers = int(num_workers)
         self.pin_memory = pin_memory
         self.seed = torch.initial_seed()  # that of `seed_everything`
 
@@ -61,8 +62,12 @@ class Data(LightningDataModule):
         accumulate = self.trainer.accumulate_grad_batches
         global_batch_size = self.batch_size * accumulate * ranks
         if global_batch_size > samples:
-            too_large = f"is larger than the training set of {samples}: lower data.batch_size"
-            raise UserError(f"the global batch of {global_batch_size} samples {too_large}")
+            largest = samples // (accumulate * ranks)
+            fix = f" to {largest} or less" if largest else ""
+            raise UserError(
+                f"the global batch of {global_batch_size} samples is larger than the training set "
+                f"of {samples}: lower data.batch_size{fix}"
+            )
 
         shape = (samples // global_batch_size * accumulate, ranks, self.batch_size)
         rank = self.trainer.global_rank

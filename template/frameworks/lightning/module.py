@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from jsonargparse.typing import NonNegativeFloat, OpenUnitInterval, PositiveFloat
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
@@ -26,11 +27,11 @@ class Model(LightningModule):
     def __init__(
         self,
         data: Data,
-        lr: float = 1e-3,
-        weight_decay: float = 0.01,
-        beta2: float = 0.999,
-        pct_start: float = 0.3,
-        div_factor: float = 10.0,
+        lr: PositiveFloat = 1e-3,
+        weight_decay: NonNegativeFloat = 0.01,
+        beta2: OpenUnitInterval = 0.999,
+        pct_start: OpenUnitInterval = 0.3,
+        div_factor: PositiveFloat = 10.0,
         compile_mode: Literal["off", "default", "max-autotune-no-cudagraphs"] = "off",
         channels_last: bool = False,
         **network: Any,
@@ -49,11 +50,12 @@ class Model(LightningModule):
             **network: The options of model.py.
         """
         super().__init__()
-        self.lr = lr  # lr_find sets it
-        self.weight_decay = weight_decay
-        self.beta2 = beta2
-        self.pct_start = pct_start
-        self.div_factor = div_factor
+        # plain numbers: checkpoints do not load those of jsonargparse; lr_find sets lr
+        self.lr = float(lr)
+        self.weight_decay = float(weight_decay)
+        self.beta2 = float(beta2)
+        self.pct_start = float(pct_start)
+        self.div_factor = float(div_factor)
         self.seed = torch.initial_seed()  # that of `seed_everything`
 
         self.net: nn.Module = build(ModelConfig(**network), data.spec)
@@ -179,10 +181,13 @@ class Model(LightningModule):
     def one_cycle(self, optimizer: Optimizer) -> OneCycleLR:
         """Return the 1cycle schedule: Smith and Topin 2018 (arXiv:1708.07120)."""
         defaults = optimizer.defaults
+        steps = int(self.trainer.estimated_stepping_batches)
+        if steps < 1:
+            raise UserError("no steps: trainer.max_steps and trainer.max_epochs must not be 0")
         return OneCycleLR(
             optimizer,
             max_lr=[group["lr"] for group in optimizer.param_groups],
-            total_steps=int(self.trainer.estimated_stepping_batches),
+            total_steps=steps,
             cycle_momentum="betas" in defaults or bool(defaults.get("momentum")),
             pct_start=self.pct_start,
             div_factor=self.div_factor,

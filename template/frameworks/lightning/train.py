@@ -9,20 +9,28 @@ runs/first/checkpoints/best.ckpt
 
 import atexit
 import os
+import pickle
+import re
 import sys
 import warnings
+from argparse import ArgumentError
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from types import NoneType
+from typing import Any, Literal, get_type_hints
 
 import torch
 import torch.distributed as dist
 from jsonargparse import Namespace, set_parsing_settings
+from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.optim import Optimizer
 
-from .config_files import load
+from .config_base import alternatives, contains, is_folder_name
+from .config_files import explain, load, meant
+from .data import DataConfig
 from .datamodule import Data
 from .errors import UserError, launched_rank, one_line
 from .log import RunLog
@@ -37,10 +45,21 @@ EXPECTED_WARNINGS = (
     "dataloader is not resumable",  # the data module is
     "accumulate the metric across devices",  # Means does
 )
+INTERVALS = {
+    "seed_everything": "[0, 4294967295]",
+    "trainer.accumulate_grad_batches": "[1, inf)",
+    "trainer.gradient_clip_val": "[0, inf)",
+    "trainer.log_every_n_steps": "[1, inf)",
+    "trainer.val_check_interval": "(0, inf)",
+}
+"""Of options of Lightning, whose parser knows no ranges."""
 
 
 class CLI(LightningCLI):
     """LightningCLI with the sizes of model.py, and the `Spec` of a checkpoint."""
+
+    def init_parser(self, **options: Any) -> LightningArgumentParser:
+        return super().init_parser(exit_on_error=False, allow_abbrev=False, **options)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.link_arguments("data", "model.data", apply_on="instantiate")
@@ -56,16 +75,19 @@ class CLI(LightningCLI):
         words: Any = sys.argv[1:] if args is None else args
         words = [word for word in words if not word.startswith("--print_config")]
         for word, following in pairwise([*words, ""]):
-            file = following if word == "--config" else word.removeprefix("--config=")
-            if word.startswith("--config") and Path(file).is_file():
-                load(file)  # refuses a section that stands twice
+            if word.startswith("--config"):
+                check_file(following if word == "--config" else word.removeprefix("--config="))
         given = parser.parse_args(words, defaults=False)
         section = f"{given.subcommand}.model" if "subcommand" in given else "model"
         names = {field.name for field in fields(ModelConfig)}
         options: Any = given.get(section, {})
         network = ModelConfig(**{name: options[name] for name in names if name in options})
         parser.set_defaults({f"{section}.{name}": value for name, value in vars(network).items()})
+        path = given.get(f"{given.get('subcommand')}.ckpt_path")
+        if path is not None and Path(path).is_file():
+            load_checkpoint(path)
         super().parse_arguments(parser, args)
+        check_values(self.config.get(self.config.get("subcommand"), self.config))
 
     def before_instantiate_classes(self) -> None:
         options = self.config[self.subcommand] if self.subcommand else self.config
@@ -77,6 +99,12 @@ class CLI(LightningCLI):
         Data.saved_spec = saved_spec(options)
         torch.set_float32_matmul_precision(options.float32_matmul_precision)
         torch.backends.cudnn.allow_tf32 = options.float32_matmul_precision != "highest"
+
+    def instantiate_trainer(self, **options: Any) -> Trainer:
+        try:
+            return super().instantiate_trainer(**options)
+        except (MisconfigurationException, TypeError, ValueError) as error:
+            raise UserError(" ".join(str(error).split())) from None
 
     @staticmethod
     def configure_optimizers(
@@ -105,12 +133,66 @@ def saved_spec(options: Namespace) -> dict[str, Any] | None:
         path = max(checkpoints, key=lambda file: file.stat().st_mtime, default=None)
     if path is None or not Path(path).is_file():
         return None
-    try:
-        checkpoint = torch.load(path, mmap=True, weights_only=True)
-    except (EOFError, OSError, RuntimeError):
-        raise UserError(f"{path} is damaged: give another checkpoint as --ckpt_path") from None
-    spec: dict[str, Any] | None = checkpoint.get("Data", {}).get("spec")
+    spec: dict[str, Any] = load_checkpoint(path)["Data"]["spec"]
     return spec
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Return a checkpoint of this project; its tensors are read where they are used."""
+    try:
+        checkpoint: dict[str, Any] = torch.load(path, mmap=True, weights_only=True)
+    except (EOFError, KeyError, OSError, RuntimeError, ValueError, pickle.UnpicklingError):
+        raise UserError(f"{path} is damaged: give another checkpoint as --ckpt_path") from None
+    if "Data" not in checkpoint:
+        raise UserError(f"{path} is no checkpoint of this project: give another as --ckpt_path")
+    return checkpoint
+
+
+def check_file(file: str) -> None:
+    """Refuse a YAML file with a section that stands twice, or without its keys."""
+    sections = load(file)
+    for name in ("model", "data", "trainer"):
+        if not isinstance(sections.get(name, {}), dict):
+            raise UserError(f"{name} is {sections[name]} in {file}, but a section has keys")
+
+
+def check_values(options: Namespace) -> None:
+    """Refuse values that the parser accepts, and the Trainer refuses late or not at all."""
+    for name, kind in option_types().items():
+        if options.get(name, 0) is None and NoneType not in alternatives(kind):
+            raise UserError(f"{name} needs a value, not null")
+    for name, interval in INTERVALS.items():
+        value = options.get(name)
+        if isinstance(value, int | float) and not contains(interval, value):
+            raise UserError(f"{name} is {value}: it must be in {interval}")
+    version = options.get("trainer.logger.init_args.version")
+    if isinstance(version, str) and not is_folder_name(version):
+        wrong = "it must be the name of a folder in trainer.logger.save_dir"
+        raise UserError(f"trainer.logger.version is {version}: {wrong}")
+
+
+def option_types() -> dict[str, Any]:
+    """Return the types of the options of model, data and trainer."""
+    sources: dict[str, list[Any]] = {
+        "trainer": [Trainer.__init__],
+        "model": [Model.__init__, ModelConfig],
+        "data": [Data.__init__, DataConfig],
+    }
+    types: dict[str, Any] = {"seed_everything": int}
+    for section, kinds in sources.items():
+        for kind in kinds:
+            types |= {f"{section}.{name}": hint for name, hint in get_type_hints(kind).items()}
+    return types
+
+
+def explain_arguments(error: ArgumentError) -> str:
+    """Return the line of a parser's error; of an unknown option, which one is close."""
+    types = option_types()
+    line = explain(error, types)
+    unknown = re.match(r"(?:unrecognized arguments: --|.* does not accept option ')([\w.]+)", line)
+    if unknown is None:
+        return line
+    return f"unrecognized arguments: --{unknown[1]}; see fit --help.{meant(unknown[1], types)}"
 
 
 def main() -> None:
@@ -123,15 +205,27 @@ def main() -> None:
     with one_line():
         if "NODE_RANK" not in os.environ:  # of ranks that Lightning starts itself, without RANK
             launched_rank()
-        CLI(
-            Model,
-            Data,
-            save_config_callback=RunLog if "fit" in sys.argv else None,
-            save_config_kwargs={"overwrite": True},
-            # the data module splits the samples over the ranks
-            trainer_defaults={"use_distributed_sampler": False},
-            seed_everything_default=0,
-        )
+        try:
+            run()
+        except ArgumentError as error:
+            raise UserError(explain_arguments(error)) from None
+        except RuntimeError as error:
+            if "loading state_dict" not in str(error):
+                raise
+            raise UserError("--ckpt_path has other weights than model.py") from None
+
+
+def run() -> None:
+    """Run LightningCLI."""
+    CLI(
+        Model,
+        Data,
+        save_config_callback=RunLog if "fit" in sys.argv else None,
+        save_config_kwargs={"overwrite": True},
+        # the data module splits the samples over the ranks
+        trainer_defaults={"use_distributed_sampler": False},
+        seed_everything_default=0,
+    )
 
 
 if __name__ == "__main__":

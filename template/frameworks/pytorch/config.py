@@ -14,7 +14,7 @@ from jsonargparse import ArgumentParser, set_parsing_settings
 from yaml import YAMLError
 
 from .config_base import Section, is_folder_name, within
-from .config_files import SHOW, resolve, with_ranges
+from .config_files import SHOW, explain, keys_of, resolve, with_ranges
 from .data import DataConfig
 from .errors import UserError
 from .model import ModelConfig
@@ -244,7 +244,8 @@ def parse(
             given = parser.parse_object(known, defaults=False)
         cfg = kind(**{name: section(**given.get(name, {})) for name, section in sections.items()})
     except (ArgumentError, TypeError, ValueError, YAMLError) as error:
-        raise UserError(" ".join(str(error).split())) from None
+        types = {name: key.type for name, key in keys_of(kind).items()}
+        raise UserError(explain(error, types)) from None
     if shows:  # with the values of this command, and exit
         parser.set_defaults(_flat(asdict(cfg)))
         if {"-h", "--help"}.intersection(shows):

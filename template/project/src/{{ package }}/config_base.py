@@ -91,7 +91,7 @@ class Section:
             if value is None and NoneType not in alternatives(types[item.name]):
                 raise UserError(f"{self._name()}.{item.name} needs a value, not null")
             interval = item.metadata.get("interval")
-            if interval and isinstance(value, int | float) and not _contains(interval, value):
+            if interval and isinstance(value, int | float) and not contains(interval, value):
                 self.refuse(item.name, f"it must be in {interval}")
 
     def refuse(self, key: str, why: str) -> NoReturn:
@@ -103,7 +103,8 @@ class Section:
         return re.sub(r"\B(?=[A-Z])", "_", name).lower()
 
 
-def _contains(interval: str, value: float) -> bool:
+def contains(interval: str, value: float) -> bool:
+    """Whether a number is in an interval of `within`."""
     low, high = map(float, interval[1:-1].split(","))
     above = low < value or (low == value and interval[0] == "[")
     return above and (value < high or (value == high and interval[-1] == "]"))

@@ -2,10 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, fields
+from pathlib import Path
 from types import NoneType
-from typing import Any, NamedTuple, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -14,6 +15,15 @@ from .errors import UserError
 
 SHOW = ("-h", "--help", "--print_config")
 """How words begin that show the config instead of training."""
+
+IN_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+    NoneType: "null",
+}
+"""What a value of a type may be."""
 
 
 class Key(NamedTuple):
@@ -29,12 +39,7 @@ def resolve(words: list[str], config: type) -> list[str]:
     An option that is given later wins over one that overrides it: a file comes after the defaults
     and the files before it, and the command line after all files.
     """
-    keys: dict[str, Key] = {}
-    for section in fields(config):
-        types = get_type_hints(section.type)
-        for item in fields(section.type):  # type: ignore[arg-type]
-            keys[f"{section.name}.{item.name}"] = Key(types[item.name], item)
-
+    keys = keys_of(config)
     resolved = []
     turns: dict[str, int] = {}  # when each key was given last
     shows = [word for word in words if word.startswith(SHOW)]
@@ -50,6 +55,48 @@ def resolve(words: list[str], config: type) -> list[str]:
     return resolved + _turned_off(keys, turns) + shows
 
 
+def keys_of(config: type) -> dict[str, Key]:
+    """Return the keys of a config by their names `section.key`."""
+    keys = {}
+    for section in fields(config):
+        types = get_type_hints(section.type)
+        for item in fields(section.type):  # type: ignore[arg-type]
+            keys[f"{section.name}.{item.name}"] = Key(types[item.name], item)
+    return keys
+
+
+def explain(error: Exception, types: Mapping[str, Any]) -> str:
+    """Return the line of a parser's error; of a wrong value, what its key allows."""
+    line = " ".join(str(error).split())
+    wrong = re.match(r'Parser key "([\w.]+)": (?:.*(?:Got|Given) value: (.*)|Not of type)', line)
+    if not wrong or wrong[1] not in types:
+        return line
+    given = f" is {wrong[2]}: it" if wrong[2] else ""
+    return f"{wrong[1]}{given} must be {_allowed(types[wrong[1]])}"
+
+
+def _allowed(kind: Any) -> str:
+    """Return the values of a type in words."""
+    choices: list[str] = []
+    for part in alternatives(kind):
+        if get_origin(part) is Literal:
+            choices += map(str, get_args(part))
+        elif get_origin(part) in (list, tuple):
+            choices.append("a list, such as [1, 2]" if int in get_args(part) else "a list")
+        elif part is bool:
+            choices += ("true", "false")
+        else:
+            choices.append(IN_WORDS.get(part) or _of_number(part) or part.__name__)
+    *others, last = dict.fromkeys(choices)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _of_number(kind: Any) -> str:
+    """Describe a number of jsonargparse.typing by its docstring: "float restricted to be >0"."""
+    number, _, limits = str(kind.__doc__).partition(" restricted to be ")
+    return f"{number} {limits}" if limits else ""
+
+
 def _turned_off(keys: dict[str, Key], turns: dict[str, int]) -> list[str]:
     """Return options that turn off the keys that would override one that was given later."""
     turned_off = []
@@ -63,13 +110,8 @@ def _turned_off(keys: dict[str, Key], turns: dict[str, int]) -> list[str]:
 
 def _unknown(name: str, keys: dict[str, Key], place: str) -> UserError:
     """Return an error that names the closest key, and the keys of the section."""
-    from difflib import get_close_matches  # not for a training
-
     section = name.partition(".")[0]
     siblings = [key for key in keys if key.startswith(f"{section}.")]
-    endings = {key.partition(".")[2]: key for key in keys}
-    close = get_close_matches(name, keys, 1) or get_close_matches(name, endings, 1)
-    meant = f" Did you mean --{endings.get(close[0], close[0])}?" if close else ""
     if siblings:
         exist = (
             f"the keys of {section} are {', '.join(key[len(section) + 1 :] for key in siblings)}"
@@ -77,7 +119,16 @@ def _unknown(name: str, keys: dict[str, Key], place: str) -> UserError:
     else:
         sections = dict.fromkeys(key.partition(".")[0] for key in keys)
         exist = f"the sections are {', '.join(sections)}, and those of added components"
-    return UserError(f"unrecognized arguments: --{name}{place}; {exist}.{meant}")
+    return UserError(f"unrecognized arguments: --{name}{place}; {exist}.{meant(name, keys)}")
+
+
+def meant(name: str, keys: Iterable[str]) -> str:
+    """Return a question with the closest key, if one is close."""
+    from difflib import get_close_matches  # not for a training
+
+    endings = {key.partition(".")[2]: key for key in keys}
+    close = get_close_matches(name, keys, 1) or get_close_matches(name, endings, 1)
+    return f" Did you mean --{endings.get(close[0], close[0])}?" if close else ""
 
 
 def with_ranges(text: str, config: type) -> str:
@@ -134,8 +185,9 @@ def load(file: str) -> dict[str, Any]:
     try:
         with open(file, encoding="utf-8") as stream:
             sections = _Loader(stream).get_single_data() or {}
-    except (OSError, UnicodeError) as error:
-        raise UserError(f"cannot read {file}: {getattr(error, 'strerror', '') or error}") from None
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        why = " ".join(str(getattr(error, "strerror", "") or error).split())
+        raise UserError(f"cannot read {file}: {why}") from None
     if not isinstance(sections, dict):
         raise UserError(f"{file} needs sections, such as train, with their keys")
     return sections
