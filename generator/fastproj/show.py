@@ -190,13 +190,14 @@ def _next_steps(result: UpdateResult, merge: Merge) -> dict[str, list[str]]:
     git = "git" if os.path.samefile(".", top) else f"git -C {_quoted(top)}"
     commit = [f"{git} diff --staged", f"{git} commit -m {shlex.quote(result.message)}"]
     base = base_of(result.project.repository, merge)
-    everything = (
-        f"{git} read-tree --reset {merge.tree[:12]} && "  # without entries in conflict
-        f"{git} {_NO_HOOKS} restore --source={base} --staged --worktree -- {_quoted(where)}"
-    )
+    source = "" if base == "HEAD" else f"--source={base} "
+    restore = f"restore {source}--staged --worktree -- {_quoted(where)}"
+    everything = f"{git} {restore}"
     if result.conflicts:
         commit = [f"{git} cherry-pick --continue"]
-        everything += f" && {git} {_NO_HOOKS} cherry-pick --quit"
+        without_conflicts = f"{git} read-tree --reset {merge.tree[:12]}"
+        end = f"{git} {_NO_HOOKS} cherry-pick --quit"
+        everything = f"{without_conflicts} && {git} {_NO_HOOKS} {restore} && {end}"
     undo = [everything, *([f"{git} {merge.undo}"] if merge.undo else [])]
     return {"next": commit, "undo": undo}
 

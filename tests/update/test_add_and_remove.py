@@ -180,11 +180,12 @@ def test_add_goes_on_from_what_is_staged(team: Path, fastproj: Fastproj) -> None
     assert result.returncode == 0, result.stderr
     assert read_answers(team)["components"] == ["one", "two"]
     assert (team / "registry.txt").read_text().count("from ") == 2
-    for undo in [line for line in result.stdout.splitlines() if " read-tree " in line]:
+    for undo in result.stdout.strip().splitlines()[-1:-4:-2]:
         subprocess.run(["sh", "-c", undo], cwd=team, check=True)
         assert git(team, "write-tree") == staged, undo
         assert read_answers(team)["components"] == ["one"]
         assert fastproj("add", "two", cwd=team).returncode == 0
+    assert " restore --source=" in result.stdout
     (team / "registry.txt").write_text("mine, not staged\n")
     refused = fastproj("add", "two", cwd=team)
     assert (refused.returncode, "registry.txt changed" in refused.stderr) == (1, True)
