@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engine import MakePackage, Package, checkpoints, rows, saved
+from engine import MakePackage, Package, checkpoints, rows, saved, times
 from torch import nn
 
 SIX = ["--train.steps=6", "--train.eval_every=3", "--run.keep=9"]
@@ -98,6 +98,8 @@ def test_what_changes_no_result_may_change_and_is_recorded_beside_the_old_record
     p.train_here(tmp_path, *SIX, "--train.eval_every=2", "--train.monitor_mode=max")
     steps = [entry["until_step"] for entry in record(tmp_path)["history"]]
     assert steps == [3, 6]
+    assert record(tmp_path)["starts"] == [0, 3, 6]
+    assert times(tmp_path) == sorted(times(tmp_path)), "they go on when a run is resumed"
 
 
 def test_same_command_again_and_again_adds_no_record(tiny: MakePackage, tmp_path: Path) -> None:

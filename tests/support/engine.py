@@ -152,6 +152,12 @@ def rows(folder: Path, split: str = "", name: str = "a") -> list[dict[str, Any]]
     ]
 
 
+def times(folder: Path) -> list[float]:
+    """Return the seconds of the rows of the run `folder/a`."""
+    lines = (folder / "a/metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["seconds"] for line in lines]
+
+
 def equal(first: Any, second: Any) -> bool:
     """Whether two states are equal to the bit."""
     if isinstance(first, torch.Tensor):

@@ -256,6 +256,13 @@ def test_events_are_told(tmp_path: Path) -> None:
     ]
 
 
+def test_resumed_run_whose_seconds_go_on(tmp_path: Path) -> None:
+    rows = [train_row(10 * place, float(place)) for place in range(1, 9)]
+    run = read(tmp_path / "a", rows, starts=[0, 25, 50])
+    resumed = "the run was resumed after step"
+    assert events(run) == [(20, f"{resumed} 20"), (50, f"{resumed} 50")]
+
+
 def test_drop_of_speed_is_an_event(tmp_path: Path) -> None:
     speeds = [1000.0, 400.0, *8 * [1000.0], *8 * [600.0], *8 * [500.0]]
     rows = [

@@ -35,6 +35,8 @@ class Run:
     versions: dict[str, str]
     commit: str
     command: str
+    starts: list[Any]
+    """Steps at which it was started or resumed."""
     total_steps: int | None
     """Steps of the whole run, if config.json has them."""
     samples: Any
@@ -101,12 +103,14 @@ def _read(folder: Path, name: str) -> Run:
     command = record.get("command") or ""
     command = shlex.join(map(str, command)) if isinstance(command, list) else str(command)
     versions = record.get("versions")
+    starts = record.get("starts")
     trained_with = record.get("trained_with")
     return Run(
         name=printable(name),
         folder=folder,
         rows=_rows(folder / METRICS),
         options=record["config"],
+        starts=starts if isinstance(starts, list) else [],
         versions=versions if isinstance(versions, dict) else {},
         commit=str(record.get("commit") or ""),
         command=command,

@@ -37,14 +37,19 @@ class Interval:
 
 @cache
 def intervals(run: Run) -> list[Interval]:
-    """Return the interval before each row; `seconds` of the rows begin at 0 with each start."""
+    """Return the interval before each row."""
     parts: list[Interval] = []
+    ahead = sorted([start for start in run.starts if isinstance(start, int)], reverse=True)
     step = 0
     seconds = 0.0
     for row in run.rows:
         if "seconds" in row:
-            starts = not parts or row["seconds"] < seconds
-            took = row["seconds"] if starts else row["seconds"] - seconds
+            from_zero = row["seconds"] < seconds  # each start of projects of 0.3
+            took = row["seconds"] - (0.0 if from_zero else seconds)
+            starts = not parts or from_zero
+            while ahead and (ahead[-1], "train") < (row["step"], row["split"]):
+                ahead.pop()
+                starts = True
             parts.append(Interval(row, step, took, starts))
             step = row["step"]
             seconds = row["seconds"]

@@ -59,8 +59,10 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
         }
         self.write_record(extend(self.folder, record, self.first_step))
         lines = self.tracker.read_text("utf-8").splitlines() if self.tracker.exists() else []
-        kept = [f"{line}\n" for line in lines if self._precedes(line)]
-        _replace(self.tracker, "".join(kept))
+        kept = [line for line in lines if self._precedes(line)]
+        _replace(self.tracker, "".join(f"{line}\n" for line in kept))
+        if kept:  # the seconds of a resumed run go on
+            self.started -= json.loads(kept[-1])["seconds"]
 
     def write_record(self, record: dict[str, Any]) -> None:
         """Replace config.json."""

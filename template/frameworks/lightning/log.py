@@ -46,6 +46,8 @@ class RunLog(SaveConfigCallback):
         self._begin_interval(trainer)
         if trainer.is_global_zero:
             rows = _rows(self.file, trainer.global_step)
+            if rows:  # the seconds of a resumed run go on
+                self.started -= rows[-1]["seconds"]
             _replace(self.file, "".join(f"{json.dumps(row)}\n" for row in rows))
             self._write_config(trainer)
 
@@ -94,7 +96,12 @@ class RunLog(SaveConfigCallback):
         trainer.train_dataloader.waited = 0.0
 
     def _write_config(self, trainer: Any) -> None:
+        file = self.file.with_name("config.json")
+        step = trainer.global_step
+        before = json.loads(file.read_text(encoding="utf-8")) if step and file.exists() else {}
+        starts = [start for start in before.get("starts", []) if start < step]
         record = {
+            "starts": [*starts, step],
             "config": self.options,
             "steps": trainer.estimated_stepping_batches,
             "versions": {
@@ -105,7 +112,7 @@ class RunLog(SaveConfigCallback):
             "command": sys.argv,
         }
         text = json.dumps(record, indent=2)
-        _replace(self.file.with_name("config.json"), f"{text}\n")
+        _replace(file, f"{text}\n")
 
 
 class LastModelCheckpoint(ModelCheckpoint):

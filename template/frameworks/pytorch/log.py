@@ -33,12 +33,13 @@ class Log:
         self.run = run
         self.file = run.folder / "metrics.jsonl"
         self.is_done = False
+        self.seconds_before = 0.0  # of a resumed run
         run.world.run_on_rank_zero(self._prepare)
         self.stream = self.file.open("a", encoding="utf-8") if run.world.rank == 0 else None
         off = None if self.stream else True  # None: off unless stderr is a terminal
         total = run.plan.total_steps
         self.bar = tqdm(total=total, initial=run.step, unit="step", disable=off)
-        self.started = time.perf_counter()
+        self.started = time.perf_counter() - self.seconds_before
         self._begin_interval()
 
     def close(self) -> None:
@@ -177,8 +178,10 @@ class Log:
         }
         self._write_record(extend(self.run.folder, values, self.run.step))
         lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
-        kept = [f"{line}\n" for line in lines if _precedes(line, self.run.step)]
-        write_text(self.file, "".join(kept))
+        kept = [line for line in lines if _precedes(line, self.run.step)]
+        write_text(self.file, "".join(f"{line}\n" for line in kept))
+        if kept:
+            self.seconds_before = json.loads(kept[-1])["seconds"]
 
 
 def _precedes(line: str, step: int) -> bool:

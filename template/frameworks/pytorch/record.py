@@ -80,16 +80,19 @@ def check(folder: Path, now: dict[str, Any]) -> None:
 def extend(folder: Path, record: dict[str, Any], step: int) -> dict[str, Any]:
     """Return the new record of a run that is at a step, with those that it replaces as `history`.
 
-    A record differs from the one before in its options, versions, command or commit.
+    A record differs from the one before in its options, versions, command or commit. `starts` has
+    the steps at which the run was started or resumed.
     """
     before = read(folder)
     before.pop("finished", None)
+    starts = [start for start in before.pop("starts", []) if start < step]
     history = before.pop("history", [])
     new = _as_json(record)
     if step == 0:
         history = []
     elif before and before != new:
         history.append({"until_step": step} | before)
+    new["starts"] = [*starts, step]
     return new | {"history": history} if history else new
 
 
