@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from counted import BATCH, UNEVEN, check, check_row, expected, gradients, options
-from engine import Package, checkpoints, rows, summary
+from engine import Package, checkpoints, rows, summary, times
 from matrix import EVERY, MODELS
 from program import Fastproj, Project, run_in
 from warm import run_python
@@ -207,9 +207,14 @@ def test_tracker_gets_each_row(tiny: Package, tmp_path: Path) -> None:
     [
         ("--accelerate.tracker=typo", "Unsupported logging capability: typo"),
         ("--speed.precision=fp16", "speed.precision is fp16: only GPUs have it"),
-        ("--train.batch_size=54", "the global batch of 54 samples is larger than the training"),
+        (
+            "--train.batch_size=54",
+            "the global batch of 54 .*: lower train.batch_size to 53 or less",
+        ),
         ("--data.kind=unreadable", "cannot read images/17.png: delete it, or replace it"),
         ("--optim.typo=1", "optim.typo"),
+        ("--optim.lr=fast", "optim.lr is fast: it must be a number"),
+        ("--train.monitor=typo", "train.monitor is typo: the validation metrics are"),
     ],
 )
 def test_error_of_the_user_is_one_line(
@@ -272,6 +277,7 @@ def test_evaluation_is_one_line_of_json(tiny: Package, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     best = min(row["loss"] for row in rows(tmp_path, "val"))
     assert json.loads(done.stdout)["loss"] == pytest.approx(best)
+    assert f"with the best loss: {best:.4g}" in done.stderr
 
 
 def test_run_is_resumed_with_what_it_was_trained_with(tiny: Package, tmp_path: Path) -> None:
@@ -289,6 +295,8 @@ def test_run_is_resumed_with_what_it_was_trained_with(tiny: Package, tmp_path: P
     record = json.loads((tmp_path / "a/config.json").read_text())
     assert record["history"][0]["config"]["train"]["steps"] == 12
     assert record["finished"] == 14
+    assert record["starts"] == [0, 12]
+    assert times(tmp_path) == sorted(times(tmp_path)), "they go on when a run is resumed"
 
 
 def test_other_spec_is_one_line(

@@ -1,10 +1,10 @@
 """Checkpoints: a folder of `save_state` each, renamed into place when it is complete.
 
 checkpoints/step-00000120/   what `load_state` needs
-best/model.safetensors       the weights of the best validation
+best/                        model.safetensors, the weights of the best validation, and its result
 """
 
-import math
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ class Progress:
     """Optimizer steps so far."""
     updates: int = 0
     """Steps that fp16 did not skip: the schedule counts these."""
-    best: float = math.inf
-    """Lowest validation loss."""
+    best: float | None = None
+    """Best value of `train.monitor` so far."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the values."""
@@ -55,6 +55,12 @@ def save(
 def find(folder: Path) -> Path | None:
     """Return the newest checkpoint of a run, if there is one."""
     return max(folder.glob("checkpoints/step-*"), default=None)
+
+
+def about_best(folder: Path) -> str:
+    """Describe the validation whose weights are kept as the best."""
+    best = json.loads((folder / "best/validation.json").read_text())
+    return f"step {best['step']:,}, with the best {best['monitor']}: {best['value']:.4g}"
 
 
 def load(

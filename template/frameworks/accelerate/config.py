@@ -64,6 +64,10 @@ class TrainConfig(Section):
     """Micro-batches per optimizer step: `gradient_accumulation_steps` of Accelerate."""
     eval_every: int | None = within("[1, inf)", None)
     """Optimizer steps between validations, with a checkpoint each; null for once per epoch."""
+    monitor: str = "loss"
+    """Validation metric that decides which weights are the best."""
+    monitor_mode: Literal["min", "max"] = "min"
+    """Whether a lower or a higher value of `monitor` is better."""
 
 
 @dataclass(frozen=True)

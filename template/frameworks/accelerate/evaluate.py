@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from . import data, loader, record
 from .accelerator import create, join
+from .checkpoint import about_best
 from .config import Config, Device, parse
 from .contracts import Metrics, Prepare, load_data, load_test_split
 from .errors import UserError, one_line
@@ -131,6 +133,7 @@ def main() -> None:
         results = evaluate_run(options.run, options.device, options.split)
     state = PartialState()
     if state.is_main_process:
+        print(f"checkpoint: {about_best(options.run)}", file=sys.stderr)
         print(json.dumps(results))
     state.destroy_process_group()
 

@@ -6,6 +6,7 @@ accelerate launch --config_file configs/accelerate.yaml -m <package>.train \
 """
 
 import gc
+import json
 import math
 import os
 import signal
@@ -27,7 +28,7 @@ from tqdm import tqdm
 
 from . import checkpoint, data, loader, record
 from .accelerator import create, join
-from .config import Config, OptimConfig, parse
+from .config import Config, OptimConfig, TrainConfig, parse
 from .contracts import describe_data, load_data, no_weight_decay, spec_fields
 from .errors import Stopped, UserError, kill_workers, one_line
 from .evaluate import Means, evaluate, seed_batch
@@ -98,11 +99,14 @@ def train(cfg: Config) -> dict[str, float]:
 
     def save_weights(partial: str) -> None:
         accelerator.save_model(model, partial, max_shard_size="1000TB")
+        if accelerator.is_main_process:
+            best = {"step": progress.step, "monitor": cfg.train.monitor, "value": progress.best}
+            Path(partial, "validation.json").write_text(json.dumps(best))
 
     def validate() -> dict[str, float]:
         results = evaluate(accelerator, model, val_loader, prepare)
-        if is_best(accelerator, progress, results["loss"]):
-            progress.best = results["loss"]
+        if is_best(accelerator, progress, results, cfg.train):
+            progress.best = results[cfg.train.monitor]
             checkpoint.replace(accelerator, folder / "best", save_weights)
         log("val", results)
         return results
@@ -203,14 +207,21 @@ def check_samples(
 def is_best(
     accelerator: Accelerator,
     progress: checkpoint.Progress,
-    loss: float,
+    results: dict[str, float],
+    cfg: TrainConfig,
 ) -> bool:
     """Whether a validation is the best so far; one that is not finite never is."""
-    if not math.isfinite(loss):
-        what = f"the loss is {loss} in the validation of step {progress.step:,}"
+    if cfg.monitor not in results:
+        known = ", ".join(results)
+        raise UserError(f"train.monitor is {cfg.monitor}: the validation metrics are {known}")
+    value = results[cfg.monitor]
+    if not math.isfinite(value):
+        what = f"{cfg.monitor} is {value} in the validation of step {progress.step:,}"
         accelerator.print(f"warning: {what}, which is not counted as the best")
         return False
-    return loss < progress.best
+    if progress.best is None:
+        return True
+    return value > progress.best if cfg.monitor_mode == "max" else value < progress.best
 
 
 def is_finished(cfg: Config) -> bool:

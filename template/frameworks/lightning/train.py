@@ -25,6 +25,7 @@ import torch.distributed as dist
 from jsonargparse import Namespace, set_parsing_settings
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.optim import Optimizer
 
@@ -83,9 +84,12 @@ class CLI(LightningCLI):
         options: Any = given.get(section, {})
         network = ModelConfig(**{name: options[name] for name in names if name in options})
         parser.set_defaults({f"{section}.{name}": value for name, value in vars(network).items()})
-        path = given.get(f"{given.get('subcommand')}.ckpt_path")
+        command = given.get("subcommand")
+        path = given.get(f"{command}.ckpt_path")
         if path is not None and Path(path).is_file():
-            load_checkpoint(path)
+            checkpoint = load_checkpoint(path)
+            if command != "fit":
+                rank_zero_info(f"checkpoint: {describe(checkpoint)}")
         super().parse_arguments(parser, args)
         check_values(self.config.get(self.config.get("subcommand"), self.config))
 
@@ -146,6 +150,15 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     if "Data" not in checkpoint:
         raise UserError(f"{path} is no checkpoint of this project: give another as --ckpt_path")
     return checkpoint
+
+
+def describe(checkpoint: dict[str, Any]) -> str:
+    """Return the step of a checkpoint, and the validation results of its callbacks."""
+    line = f"step {checkpoint['global_step']:,}"
+    for state in checkpoint["callbacks"].values():
+        if state.get("monitor") and state.get("current_score") is not None:
+            line += f", with {state['monitor']} {float(state['current_score']):.4g}"
+    return line
 
 
 def check_file(file: str) -> None:
