@@ -75,9 +75,7 @@ class CLI(LightningCLI):
         """Parse twice: first for the network's size, whose values are then the defaults."""
         words: Any = sys.argv[1:] if args is None else args
         words = [word for word in words if not word.startswith("--print_config")]
-        for word, following in pairwise([*words, ""]):
-            if word.startswith("--config"):
-                check_file(following if word == "--config" else word.removeprefix("--config="))
+        check_files(words)
         given = parser.parse_args(words, defaults=False)
         section = f"{given.subcommand}.model" if "subcommand" in given else "model"
         names = {field.name for field in fields(ModelConfig)}
@@ -91,7 +89,7 @@ class CLI(LightningCLI):
             if command != "fit":
                 rank_zero_info(f"checkpoint: {describe(checkpoint)}")
         super().parse_arguments(parser, args)
-        check_values(self.config.get(self.config.get("subcommand"), self.config))
+        check_values(self.config[command] if command else self.config)
 
     def before_instantiate_classes(self) -> None:
         options = self.config[self.subcommand] if self.subcommand else self.config
@@ -161,12 +159,16 @@ def describe(checkpoint: dict[str, Any]) -> str:
     return line
 
 
-def check_file(file: str) -> None:
+def check_files(words: list[str]) -> None:
     """Refuse a YAML file with a section that stands twice, or without its keys."""
-    sections = load(file)
-    for name in ("model", "data", "trainer"):
-        if not isinstance(sections.get(name, {}), dict):
-            raise UserError(f"{name} is {sections[name]} in {file}, but a section has keys")
+    for word, following in pairwise([*words, ""]):
+        if not word.startswith("--config"):
+            continue
+        file = following if word == "--config" else word.removeprefix("--config=")
+        sections = load(file)
+        for name in ("model", "data", "trainer"):
+            if not isinstance(sections.get(name, {}), dict):
+                raise UserError(f"{name} is {sections[name]} in {file}, but a section has keys")
 
 
 def check_values(options: Namespace) -> None:
