@@ -96,6 +96,22 @@ def test_random_numbers_are_those_without_it(
     assert with_it == rows(tmp_path / "without")
 
 
+def test_model_that_cannot_be_counted_is_one_line(
+    p: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forward = p.model.Net.forward
+
+    def dynamic(net: Any, inputs: torch.Tensor, targets: torch.Tensor) -> Any:
+        assert inputs.isfinite().all()
+        return forward(net, inputs, targets)
+
+    monkeypatch.setattr(p.model.Net, "forward", dynamic)
+    p.train_here(tmp_path, *ON)
+    warning = "warning: mfu counts no FLOPs, as the model does not run without data ("
+    assert capsys.readouterr().err.count(warning) == 1
+    assert "tflops" not in rows(tmp_path, "train")[-1]
+
+
 def test_compiled_model_is_counted_before_it_is_compiled(
     p: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,27 +55,6 @@ def test_flops_are_those_of_the_real_model_and_training_does_not_change(tmp_path
     assert counted == rows(tmp_path / "without", "train")
 
 
-def test_model_that_cannot_be_counted_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def read_a_value(
-        model: nn.Module,
-        inputs: Any,
-    ) -> None:
-        assert next(model.parameters()).isfinite().all()
-
-    def build_dynamic(*sections: Any) -> nn.Module:
-        model = build(*sections)
-        model.register_forward_pre_hook(read_a_value)
-        return model
-
-    with mock.patch.object(program, "build", build_dynamic):
-        train_here(tmp_path, *ON)
-    warning = "warning: mfu counts no FLOPs, as the model does not run without data ("
-    assert capsys.readouterr().err.count(warning) == 1
-    assert "tflops" not in rows(tmp_path, "train")[-1]
-
-
 def test_peaks_of_devices() -> None:
     assert peak("NVIDIA H100 80GB HBM3", "bf16") == 989
     assert peak("NVIDIA H100 PCIe", "tf32") == 378

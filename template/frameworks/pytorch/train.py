@@ -112,14 +112,9 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
 
     def validate() -> dict[str, float]:
         with components.eval_weights(run):
+            needs_gradients = components.needs_gradients_in_validation(model)
             results = evaluate(
-                net,
-                val_loader,
-                num_val_batches,
-                prepare,
-                autocast,
-                world,
-                components.needs_gradients_in_validation(model),
+                net, val_loader, num_val_batches, prepare, autocast, world, needs_gradients
             )
             components.on_validation(run, results)
         checkpoints.save_best(run.step, results, cfg.train.monitor, cfg.train.monitor_mode)

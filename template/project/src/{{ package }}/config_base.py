@@ -39,7 +39,9 @@ def within(
 
 def alternatives(kind: Any) -> tuple[Any, ...]:
     """Return the types that a union consists of, or the type itself."""
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if get_origin(kind) in (Union, UnionType):
+        return get_args(kind)
+    return (kind,)
 
 
 def is_folder_name(name: str) -> bool:
@@ -64,8 +66,11 @@ def sized(
         def init_of_size(self: T, **given: Any) -> None:
             size = given.get("size")
             if size is not None and size not in sizes:
-                raise UserError(f"model.size is {size}: it must be {', '.join(map(str, sizes))}")
-            init(self, **{**sizes.get(size, {}), **given})
+                known = ", ".join(map(str, sizes))
+                raise UserError(f"model.size is {size}: it must be {known}")
+            values = dict(sizes.get(size, {}))
+            values.update(given)
+            init(self, **values)
 
         section.__init__ = init_of_size  # type: ignore[assignment]
         return section
@@ -106,5 +111,8 @@ class Section:
 def contains(interval: str, value: float) -> bool:
     """Whether a number is in an interval of `within`."""
     low, high = map(float, interval[1:-1].split(","))
-    above = low < value or (low == value and interval[0] == "[")
-    return above and (value < high or (value == high and interval[-1] == "]"))
+    if value == low:
+        return interval.startswith("[")
+    if value == high:
+        return interval.endswith("]")
+    return low < value < high
