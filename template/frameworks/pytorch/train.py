@@ -47,8 +47,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     val_order, num_val_batches = loader.val_batches(len(val_set), plan.batch_size, world)
     val_loader = loader.Loader(val_set, val_order, cfg.loader, world)
 
-    # Model. `model` has the weights and names of a checkpoint; `net`, which is called, may be DDP
-    # around it.
+    # Model. `model` has the weights and names of a checkpoint; `net`, which is called, may be DDP.
     model = components.convert_model(build(cfg.model, spec))
     net, no_sync = components.parallelize(model, cfg, world)  # see distributed.data_parallel
     if cfg.speed.compile == "model":
@@ -112,9 +111,14 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
 
     def validate() -> dict[str, float]:
         with components.eval_weights(run):
-            needs_gradients = components.needs_gradients_in_validation(model)
             results = evaluate(
-                net, val_loader, num_val_batches, prepare, autocast, world, needs_gradients
+                net,
+                val_loader,
+                num_val_batches,
+                prepare,
+                autocast,
+                world,
+                components.needs_gradients_in_validation(model),
             )
             components.on_validation(run, results)
         checkpoints.save_best(run.step, results, cfg.train.monitor, cfg.train.monitor_mode)
@@ -122,10 +126,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         return results
 
     stop_requests = StopRequests(
-        world,
-        cfg.run.hours,
-        cfg.loader.stall_seconds,
-        (train_loader, val_loader),
+        world, cfg.run.hours, cfg.loader.stall_seconds, (train_loader, val_loader)
     )
     with (  # what is closed at the end, also after an error or a stop
         lock(run.folder, world),
@@ -162,8 +163,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
             should_stop = stop_requests.should_stop()
 
             if should_log or should_stop:
-                # The one place that waits for the device.
-                row = meter.read({"grad_norm": grad_norm} | scaler.metrics())
+                row = meter.read({"grad_norm": grad_norm} | scaler.metrics())  # waits for the GPU
                 check_finite(row, run.step, fp16=scaler.is_enabled())
                 if should_log:  # not at a stop, so that a resumed run repeats the uninterrupted one
                     run.skipped_steps = int(row.get("skipped", run.skipped_steps))
