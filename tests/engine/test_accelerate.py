@@ -214,7 +214,10 @@ def test_tracker_gets_each_row(tiny: Package, tmp_path: Path) -> None:
         ("--data.kind=unreadable", "cannot read images/17.png: delete it, or replace it"),
         ("--optim.typo=1", "optim.typo"),
         ("--optim.lr=fast", "optim.lr is fast: it must be a number"),
-        ("--train.monitor=typo", "train.monitor is typo: the validation metrics are"),
+        (
+            "--train.monitor=typo --train.monitor_mode=max",
+            "train.monitor is typo: the validation metrics are",
+        ),
     ],
 )
 def test_error_of_the_user_is_one_line(
@@ -225,7 +228,7 @@ def test_error_of_the_user_is_one_line(
             tiny,
             tmp_path,
             *SHORT,
-            option,
+            *option.split(),
         )
     assert "\n" not in str(caught.value)
 

@@ -160,11 +160,13 @@ def test_saved_config_is_read_again(package: MakePackage) -> None:
     assert p.config.parse(p.components.Config, saved=record) == cfg
 
 
-def test_later_options_override_earlier_ones_and_files(tiny: MakePackage, tmp_path: Path) -> None:
+def test_command_line_overrides_files_wherever_they_stand(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p = tiny()
     (tmp_path / "more.yaml").write_text("train: {batch_size: 5, steps: 4}\n")
     cfg = p.options("--train.batch_size=3", f"--config={tmp_path}/more.yaml", "--train.steps=2")
-    assert (cfg.train.batch_size, cfg.train.steps) == (5, 2)
+    assert (cfg.train.batch_size, cfg.train.steps) == (3, 2)
 
 
 OVERRIDING = [
@@ -360,3 +362,9 @@ def test_null_for_a_key_that_needs_a_value_is_one_line(
                 section.type(**{key: None})  # type: ignore[operator]
             seen += 1
     assert seen > (120 if model == ENGINE_MODEL else 40)
+
+
+def test_the_highest_loss_is_never_the_best(tiny: MakePackage) -> None:
+    p = tiny()
+    with pytest.raises(p.errors.UserError, match=r"monitor_mode is max: a lower loss is better"):
+        p.options("--train.monitor=loss", "--train.monitor_mode=max")

@@ -95,7 +95,7 @@ def test_what_changes_no_result_may_change_and_is_recorded_beside_the_old_record
     assert record(tmp_path)["config"]["log"]["every"] == 2
     for name, weight in saved(tmp_path)["model"].items():
         assert weight.shape == saved(tmp_path / "whole")["model"][name].shape
-    p.train_here(tmp_path, *SIX, "--train.eval_every=2", "--train.monitor_mode=max")
+    p.train_here(tmp_path, *SIX, "--train.eval_every=2", "--train.monitor_mode=min")
     steps = [entry["until_step"] for entry in record(tmp_path)["history"]]
     assert steps == [3, 6]
     assert record(tmp_path)["starts"] == [0, 3, 6]
@@ -362,13 +362,14 @@ def test_validation_that_is_not_finite_is_never_the_best(
 ) -> None:
     p = tiny()
     values = iter([float("nan"), 3.0, float("inf"), float("nan")])
-    monkeypatch.setattr(p.train, "evaluate", lambda *_: {"loss": next(values)})
-    p.train_here(tmp_path, "--train.steps=4", "--train.eval_every=1", "--train.monitor_mode=max")
+    monkeypatch.setattr(p.train, "evaluate", lambda *_: {"score": next(values)})
+    options = ["--train.monitor=score", "--train.monitor_mode=max"]
+    p.train_here(tmp_path, "--train.steps=4", "--train.eval_every=1", *options)
     best = json.loads((tmp_path / "a/checkpoints/best.json").read_text())
     assert (best["step"], best["value"]) == (2, 3.0)
     out = capsys.readouterr().out
     for value, step in (("nan", 1), ("inf", 3), ("nan", 4)):
-        line = f"warning: loss is {value} in the validation of step {step}, which is not counted"
+        line = f"warning: score is {value} in the validation of step {step}, which is not counted"
         assert f"{line} as the best\n" in out
 
 
@@ -377,8 +378,9 @@ def test_early_stopping_takes_no_infinity_for_the_best(
 ) -> None:
     p = tiny("early-stopping")
     values = iter([1.0, float("inf"), 2.0, float("nan"), 3.0])
-    monkeypatch.setattr(p.train, "evaluate", lambda *_: {"loss": next(values)})
-    options = ["--train.steps=5", "--train.eval_every=1", "--train.monitor_mode=max"]
+    monkeypatch.setattr(p.train, "evaluate", lambda *_: {"score": next(values)})
+    options = ["--train.steps=5", "--train.eval_every=1", "--train.monitor=score"]
+    options.append("--train.monitor_mode=max")
     p.train_here(tmp_path, *options, "--early_stopping.enabled=true", "--early_stopping.patience=2")
     assert saved(tmp_path)["step"] == 5
     assert saved(tmp_path)["components"]["early_stopping"]["best"] == -2.0, (
@@ -415,7 +417,7 @@ def test_early_stopping_counts_anew_for_another_monitor(tiny: MakePackage) -> No
     assert (state["best"], state["since"]) == (0.1, 1)
     for options, best in {
         ("--train.monitor=score", "--train.monitor_mode=min"): 0.9,
-        ("--train.monitor_mode=max",): -0.9,
+        ("--train.monitor=score", "--train.monitor_mode=max"): -0.9,
     }.items():
         resumed = own.EarlyStopping(own.EarlyStoppingConfig(), None)
         resumed.load_state_dict(state)

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -128,7 +129,8 @@ def _find_header(
     cfg: Format,
 ) -> tuple[list[str], str]:
     """Return the names of the columns, "" for those without, and what separates them."""
-    lines = [line for line in text[:100_000].splitlines()[:20] if line.strip()]
+    first_lines = islice(io.StringIO(text, newline=None), 20)
+    lines = [line for line in first_lines if line.strip()]
     if not lines:
         raise UserError(f"cannot read the table {file} (it is empty)")
     names = [cfg.separator] if cfg.separator != "auto" else list(SEPARATORS)

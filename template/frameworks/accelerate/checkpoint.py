@@ -26,7 +26,9 @@ class Progress:
     updates: int = 0
     """Steps that fp16 did not skip: the schedule counts these."""
     best: float | None = None
-    """Best value of `train.monitor` so far."""
+    """Best value of `monitor` so far."""
+    monitor: str = "loss"
+    """Metric of the best value: that of another one does not count."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the values."""

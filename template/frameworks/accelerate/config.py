@@ -66,8 +66,15 @@ class TrainConfig(Section):
     """Optimizer steps between validations, with a checkpoint each; null for once per epoch."""
     monitor: str = "loss"
     """Validation metric that decides which weights are the best."""
-    monitor_mode: Literal["min", "max"] = "min"
-    """Whether a lower or a higher value of `monitor` is better."""
+    monitor_mode: Literal["min", "max"] | None = None
+    """Whether a lower or a higher value of `monitor` is better; null: min, for the loss only."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.monitor_mode is None and self.monitor != "loss":
+            self.refuse("monitor", "set train.monitor_mode, min or max, as well")
+        if self.monitor_mode == "max" and self.monitor == "loss":
+            self.refuse("monitor_mode", "a lower loss is better, so set it to min")
 
 
 @dataclass(frozen=True)
@@ -163,7 +170,7 @@ def parse(argv: list[str] | None = None, saved: dict[str, Any] | None = None) ->
     shows = [word for word in options if word.startswith(SHOW)]
     set_parsing_settings(docstring_parse_attribute_docstrings=bool(shows))
     parser = ArgumentParser(description="Train the model.", allow_abbrev=False, exit_on_error=False)
-    about = "A YAML file of options; later options override it."
+    about = "A YAML file of options; the command line overrides it."
     parser.add_argument("--config", action="config", help=about)
     parser.add_class_arguments(Config, None)
     if {"-h", "--help"}.intersection(shows):

@@ -93,7 +93,11 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
         """Write how the run ends."""
         if PartialState().is_main_process:
             with suppress(OSError, ValueError):  # a full disk ended the run
-                _replace(self.folder / SUMMARY, summary(self.folder, self.facts["steps"]))
+                rule = self.config["train"]
+                text = summary(
+                    self.folder, self.facts["steps"], rule["monitor"], rule["monitor_mode"]
+                )
+                _replace(self.folder / SUMMARY, text)
 
     def mark_finished(self, step: int) -> None:
         """Record that the run is complete."""

@@ -107,6 +107,7 @@ def train(cfg: Config) -> dict[str, float]:
         results = evaluate(accelerator, model, val_loader, prepare)
         if is_best(accelerator, progress, results, cfg.train):
             progress.best = results[cfg.train.monitor]
+            progress.monitor = cfg.train.monitor
             checkpoint.replace(accelerator, folder / "best", save_weights)
         log("val", results)
         return results
@@ -219,7 +220,7 @@ def is_best(
         what = f"{cfg.monitor} is {value} in the validation of step {progress.step:,}"
         accelerator.print(f"warning: {what}, which is not counted as the best")
         return False
-    if progress.best is None:
+    if progress.best is None or progress.monitor != cfg.monitor:
         return True
     return value > progress.best if cfg.monitor_mode == "max" else value < progress.best
 

@@ -20,8 +20,8 @@ class Data(LightningDataModule):
     trainer: Any
     saved_spec: dict[str, Any] | None = None
     """The `Spec` of the checkpoint that is loaded, with which the data are read."""
-    first_batch = 0
-    """Where a resumed run continues, counted over epochs."""
+    first = (0, 0)
+    """Where a resumed run continues: an epoch, and a batch of it."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Data(LightningDataModule):
 
         shape = (samples // global_batch_size * accumulate, ranks, self.batch_size)
         rank = self.trainer.global_rank
-        sampler = TrainSampler(samples, shape, rank, self.seed, self.first_batch)
+        sampler = TrainSampler(samples, shape, rank, self.seed, self.first)
         options = self.options(train_set)
         return TrainLoader(
             train_set,
@@ -84,10 +84,11 @@ class Data(LightningDataModule):
         """Return the position and the `Spec`, which Lightning keeps in each checkpoint."""
         progress = self.trainer.fit_loop.epoch_loop.batch_progress.current
         epoch = self.trainer.current_epoch
-        done = progress.processed
-        if epoch > 0:  # LearningRateFinder saves before the number of batches is finite
-            done += epoch * self.trainer.num_training_batches
-        return {"first_batch": done, "spec": spec_fields(self.spec)}
+        batch = progress.processed
+        if batch == self.trainer.num_training_batches:  # infinite when LearningRateFinder saves
+            epoch += 1
+            batch = 0
+        return {"first": (epoch, batch), "spec": spec_fields(self.spec)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep the position for `train_dataloader`, which Lightning calls later.
@@ -99,7 +100,7 @@ class Data(LightningDataModule):
             raise UserError(
                 f"Spec.{name} of the data is not that of the checkpoint: train a new run"
             )
-        self.first_batch = state["first_batch"]
+        self.first = state["first"]
 
     def val_dataloader(self) -> DataLoader[Any]:
         return self.even_loader(self.splits[1])

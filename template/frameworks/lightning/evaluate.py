@@ -32,7 +32,7 @@ def load_run(folder: Path, device: torch.device) -> tuple[Namespace, torch.nn.Mo
     for section, kind in sections.items():
         parser.add_class_arguments(kind, section)
         names = [field.name for field in fields(kind)]
-        options[section] = {name: saved[section][name] for name in names}
+        options[section] = {name: saved[section][name] for name in names if name in saved[section]}
     cfg = parser.instantiate(parser.parse_object(options))
 
     _, val_set, spec = load_data(data, cfg.data, checkpoint["Data"]["spec"])

@@ -25,17 +25,17 @@ class TrainSampler(Sampler[int]):
         shape: tuple[int, int, int],
         rank: int,
         seed: int,
-        first_batch: int = 0,
+        first: tuple[int, int] = (0, 0),
     ) -> None:
         """Take the shape of an epoch: micro-batches per rank, ranks, and samples of a batch.
 
-        A resumed run begins with `first_batch`, counted over epochs.
+        A resumed run begins with `first`: an epoch, and a batch of it.
         """
         self.samples = samples
         self.shape = shape
         self.rank = rank
         self.seed = seed
-        self.first_epoch, self.first_batch = divmod(first_batch, shape[0])
+        self.first_epoch, self.first_batch = first
         self.epoch = self.first_epoch
 
     def set_epoch(self, epoch: int) -> None:

@@ -129,7 +129,7 @@ class LastModelCheckpoint(ModelCheckpoint):
         )
 
     def on_train_batch_end(self, trainer: Any, *given: Any) -> None:
-        """Save, unless a validation follows."""
+        """Save after a whole step, unless a validation follows."""
         loop = trainer.fit_loop.epoch_loop
         epochs = trainer.check_val_every_n_epoch
         batch = loop.total_batch_idx if epochs is None else loop.batch_idx
@@ -137,7 +137,10 @@ class LastModelCheckpoint(ModelCheckpoint):
         validates = trainer.enable_validation and (batch + 1) % interval == 0
         if epochs and (trainer.current_epoch + 1) % epochs:
             validates = False
-        if not validates:
+        is_step = (
+            trainer.is_last_batch or not (loop.batch_idx + 1) % trainer.accumulate_grad_batches
+        )
+        if is_step and not validates:
             super().on_train_batch_end(trainer, *given)
 
     def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:

@@ -23,10 +23,10 @@ from typing import Any, Literal, get_type_hints
 import torch
 import torch.distributed as dist
 from jsonargparse import Namespace, set_parsing_settings
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.optim import Optimizer
 
 from .config_base import alternatives, contains, is_folder_name
@@ -153,7 +153,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 def describe(checkpoint: dict[str, Any]) -> str:
     """Return the step of a checkpoint, and the validation results of its callbacks."""
     line = f"step {checkpoint['global_step']:,}"
-    for state in checkpoint["callbacks"].values():
+    for state in checkpoint.get("callbacks", {}).values():
         if state.get("monitor") and state.get("current_score") is not None:
             line += f", with {state['monitor']} {float(state['current_score']):.4g}"
     return line

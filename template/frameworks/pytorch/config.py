@@ -78,6 +78,8 @@ class TrainConfig(Section):
         super().__post_init__()
         if self.monitor_mode is None and self.monitor != "loss":
             self.refuse("monitor", "set train.monitor_mode, min or max, as well")
+        if self.monitor_mode == "max" and self.monitor == "loss":
+            self.refuse("monitor_mode", "a lower loss is better, so set it to min")
 
     def accumulation_steps(self, ranks: int) -> int:
         """Return the micro-batches of a rank per optimizer step."""
@@ -230,7 +232,7 @@ def parse(
     # 0.1 s: not for a training
     set_parsing_settings(docstring_parse_attribute_docstrings=bool(shows))
     parser = ArgumentParser(description="Train the model.", exit_on_error=False)
-    about_files = "A YAML file of options; later options override it."
+    about_files = "A YAML file of options; the command line overrides it."
     parser.add_argument("--config", action="config", help=about_files)
     parser.add_class_arguments(kind, None)
     sections: dict[str, Any] = {section.name: section.type for section in fields(kind)}

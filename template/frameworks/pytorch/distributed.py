@@ -255,8 +255,9 @@ def seed_batch(
     """
     number = ((seed * 1_000_003 + step) * 65_537 + micro * world.size + world.rank) % 2**63
     device = world.device
+    on_cpu = torch.default_generator.manual_seed(number)
     if device.type == "cpu":
-        return torch.default_generator.manual_seed(number)
+        return on_cpu
     if device.index is None:  # mps, whose default generator is not public
         torch.manual_seed(number)
         return torch.Generator(device).manual_seed(number)

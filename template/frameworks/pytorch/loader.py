@@ -158,8 +158,8 @@ class Loader:
                 prefetch_factor=cfg.prefetch_factor,
                 persistent_workers=True,
                 worker_init_fn=init_worker,
-                # not the default one, which dropout draws from
-                generator=torch.Generator().manual_seed(0),
+                # not the default one, which dropout draws from; workers of each rank have their own
+                generator=torch.Generator().manual_seed(torch.initial_seed() + 10_007 * world.rank),
             )
 
     def close(self) -> None:

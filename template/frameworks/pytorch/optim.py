@@ -55,15 +55,16 @@ def clip(
 ) -> Tensor:
     """Clip each gradient element, then the global norm; None for off.
 
-    Return the norm in between, on the device.
+    Return the norm before clipping, on the device.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if max_value is not None:
-        nn.utils.clip_grad_value_(parameters, max_value)
     total: Any = nn.utils.get_total_norm(gradients)
     norm: Tensor = total
     if hasattr(total, "full_tensor"):  # gradients in shards, of FSDP, have a norm in shards
         norm = total.full_tensor()
+    if max_value is not None:  # makes infinite elements finite, so the norm is that of before
+        nn.utils.clip_grad_value_(parameters, max_value)
+        total = nn.utils.get_total_norm(gradients)
     if max_norm is None:
         return norm
     if norm.device.type != "cpu" or norm > max_norm:  # on a GPU, comparing would synchronize

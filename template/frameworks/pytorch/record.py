@@ -10,7 +10,6 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, fields
-from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
@@ -117,16 +116,12 @@ def summary(
     usable = [row for row in validations if math.isfinite(row.get(monitor, math.nan))]
     best = max if mode == "max" else min
     speeds = [row["samples_per_second"] for row in rows if row["split"] == "train"]
-    # the seconds of the rows begin at 0 with each start
-    starts = [
-        first["seconds"] for first, row in pairwise(rows) if row["seconds"] < first["seconds"]
-    ]
     values = {
         "exit": _exit_reason(steps < total_steps),
         "steps": steps,
         "best": best(usable, key=itemgetter(monitor), default=None),
         "last": validations[-1] if validations else None,
-        "seconds": sum(starts) + (rows[-1]["seconds"] if rows else 0.0),
+        "seconds": rows[-1]["seconds"] if rows else 0.0,
         "samples_per_second": median(speeds) if speeds else None,
         "peak_memory_mb": _peak_memory_mb(),
     }

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, fields
+from operator import attrgetter
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -43,7 +44,8 @@ def resolve(words: list[str], config: type) -> list[str]:
     resolved = []
     turns: dict[str, int] = {}  # when each key was given last
     shows = [word for word in words if word.startswith(SHOW)]
-    for option in read_options([word for word in words if word not in shows]):
+    given = read_options([word for word in words if word not in shows])
+    for option in sorted(given, key=attrgetter("turn")):  # the command line after the files
         name = option.name
         if name in keys:
             resolved.append(f"--{name}={_as_text(option, keys[name].type)}")
