@@ -25,7 +25,8 @@ def validate(
     remaining = iter(losses[max(done - 1, 0) :])  # a resumed run validates again
 
     def results(*arguments: Any) -> dict[str, float]:
-        return evaluate(*arguments) | {"loss": next(remaining)}
+        value = next(remaining)
+        return evaluate(*arguments) | {"loss": value, "score": value}
 
     with mock.patch.object(program, "evaluate", results):
         train_here(folder, *OPTIONS, *options)
@@ -45,7 +46,7 @@ def test_run_ends_after_validations_without_improvement(
 
 def test_higher_is_better_and_small_improvements_do_not_count(tmp_path: Path) -> None:
     scores = [0.5, 0.65, 0.7, 0.74, 0.9]
-    options = ["--train.monitor_mode=max", "--train.steps=5"]
+    options = ["--train.monitor=score", "--train.monitor_mode=max", "--train.steps=5"]
     assert validate(tmp_path / "none", scores, *options) == scores
     options.append("--early_stopping.min_delta=0.1")
     assert validate(tmp_path / "delta", scores, *options) == scores[:4]
