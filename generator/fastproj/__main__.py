@@ -35,7 +35,7 @@ def main() -> None:
         outcomes = {
             "new": "no incomplete project is left",
             "tune": "what was found is kept",
-            "compare": "the same command goes on from here",
+            "compare": "run the same command to continue",
         }
         outcome = outcomes.get("".join(sys.argv[1:2]), "nothing was changed")
         _fail(f"interrupted; {outcome}", status, printed)

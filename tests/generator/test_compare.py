@@ -132,7 +132,7 @@ def test_interrupted_comparison_goes_on(folder: Path, environment: dict[str, str
         process.send_signal(signal.SIGINT)
         printed, errors = process.communicate()
     assert process.returncode == 130
-    assert errors.splitlines()[-1] == "fastproj: interrupted; the same command goes on from here"
+    assert errors.splitlines()[-1] == "fastproj: interrupted; run the same command to continue"
     assert printed == "not compared: fewer than two pairs were trained, which is no evidence\n"
     assert not (folder / "runs/experiments.jsonl").exists()
     (folder / "go").touch()

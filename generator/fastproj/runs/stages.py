@@ -38,7 +38,7 @@ class Setting:
         return kept.get(option, self.recipe.get(self.project.names.name(option)))
 
     def whole_number(self, option: str) -> int:
-        """Return the recipe's value of an option; 0 if it is no number."""
+        """Return the recipe's value of an option; 0 if it is not a number."""
         value = self.value(option, {})
         return value if isinstance(value, int) else 0
 

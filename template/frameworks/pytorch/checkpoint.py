@@ -79,12 +79,12 @@ class Checkpoints:
                 what = f"{monitor} is {value} in the validation of step {step:,}"
                 tqdm.write(f"warning: {what}, which is not counted as the best")
                 return
-            rule = {"monitor": monitor, "mode": mode or "min"}
+            new = {"step": step, "value": value, "monitor": monitor, "mode": mode or "min"}
             before = _best(self.folder)
-            best = before.get("value") if rule.items() <= (rule | before).items() else None
+            has_same_rule = all(before.get(key) == new[key] for key in ("monitor", "mode"))
+            best = before["value"] if has_same_rule else None
             if best is None or (value > best if mode == "max" else value < best):
-                text = json.dumps({"step": step, "value": value} | rule)
-                write_text(self.folder / "best.json", text)
+                write_text(self.folder / "best.json", json.dumps(new))
 
         self.world.run_on_rank_zero(record)
 
@@ -98,12 +98,13 @@ class Checkpoints:
         os.fsync(descriptor)  # the rename
         os.close(descriptor)
         kept = 1
+        best = best_name(self.folder)
         for old in sorted(self.folder.glob("step-*"), reverse=True):
             if old == target:
                 continue
             if kept < self.keep:
                 kept += is_intact(old)
-            elif old.name != best_name(self.folder):
+            elif old.name != best:
                 shutil.rmtree(old)
 
 

@@ -49,7 +49,7 @@ def resolve(words: list[str], config: type) -> list[str]:
         name = option.name
         if name in keys:
             resolved.append(f"--{name}={_as_text(option, keys[name].type)}")
-            turns[name] = max(option.turn, turns.get(name, 0))
+            turns[name] = option.turn
         elif option.place or name.rpartition(".")[0] not in keys:
             raise _unknown(name, keys, option.place)
         else:  # an item of a dict
