@@ -200,6 +200,35 @@ def test_no_row_is_lost_or_doubled_around_a_validation(
     assert column(tmp_path, "step", "val") == [3, 6]
 
 
+@pytest.mark.parametrize("batch", [0, 1, 2])
+def test_run_that_is_killed_within_an_accumulation_resumes_to_the_same_end(
+    p: Project, tmp_path: Path, batch: int
+) -> None:
+    """Epochs of five of the batches, so of three steps; the validation after each is kept."""
+    options = ["--trainer.limit_train_batches=5", "--trainer.accumulate_grad_batches=2"]
+    options += ["--trainer.val_check_interval=1.0", "--trainer.check_val_every_n_epoch=1"]
+    options += ["--trainer.max_steps=9", "--data.batch_size=8"]
+    p.run(tmp_path / "whole", *options, every=1)
+
+    def kill(model: Any, outputs: Any, loaded: Any, batch_idx: int) -> None:
+        if (model.current_epoch, batch_idx) == (1, batch):
+            raise Killed
+
+    on_batch_end = "lightning.pytorch.LightningModule.on_train_batch_end"
+    with mock.patch(on_batch_end, kill), pytest.raises(Killed):
+        p.run(tmp_path, *options, every=1)
+    last = torch.load(tmp_path / "a/checkpoints/last.ckpt", weights_only=True)
+    scores = []
+    for state in last["callbacks"].values():
+        if state.get("monitor"):
+            scores.append(state["best_model_score"].item())
+    assert scores == pytest.approx(column(tmp_path, "loss", "val")[:1]), "kept with its validation"
+    p.run(tmp_path, *options, "--ckpt_path=last", every=1)
+    assert equal(saved(tmp_path)["state_dict"], saved(tmp_path / "whole")["state_dict"])
+    assert rows(tmp_path) == rows(tmp_path / "whole")
+    assert rows(tmp_path, "val") == rows(tmp_path / "whole", "val")
+
+
 def test_last_weights_are_saved_and_a_damaged_checkpoint_is_one_line(
     p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
