@@ -273,6 +273,18 @@ def test_time_limit_and_number_of_checkpoints_act(tiny: Package, tmp_path: Path)
     assert [folder.name for folder in checkpoints(tmp_path)] == ["step-00000012"]
 
 
+def test_best_of_one_metric_is_not_compared_with_another(
+    tiny: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny.train, "evaluate", lambda *_: {"loss": 9.0, "score": 0.5})
+    train_here(tiny, tmp_path, *SHORT)
+    train_here(tiny, tmp_path, *SHORT, "--train.monitor=score", "--train.monitor_mode=max")
+    best = json.loads((tmp_path / "a/best/validation.json").read_text())
+    assert best == {"step": 12, "monitor": "score", "value": 0.5}
+    summary = json.loads((tmp_path / "a/summary.json").read_text())
+    assert summary["best"]["score"] == 0.5
+
+
 def test_evaluation_is_one_line_of_json(tiny: Package, tmp_path: Path) -> None:
     tiny.finish(tmp_path, *SHORT)
     command = ["-m", f"{tiny.name}.evaluate", str(tmp_path / "a"), "--device=cpu", "--json"]
