@@ -124,6 +124,23 @@ def test_only_intact_checkpoints_count_as_those_to_keep(
         assert [int(it.name[5:]) for it in checkpoints(tmp_path)] == [10, 11, 12, 13]
 
 
+def test_each_file_is_hashed_once(
+    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once more in each save, while all ranks wait."""
+    p = tiny()
+    hashed = []
+    sha256 = p.checkpoint._sha256
+
+    def count(file: Path) -> str:
+        hashed.append(file)
+        return str(sha256(file))
+
+    monkeypatch.setattr(p.checkpoint, "_sha256", count)
+    p.train_here(tmp_path, "--train.steps=8", "--train.eval_every=2", "--run.keep=3")
+    assert len(hashed) == 4
+
+
 @pytest.mark.parametrize("mode", ["min", "null"])
 def test_best_validation_is_by_the_monitor(tiny: MakePackage, tmp_path: Path, mode: str) -> None:
     p = tiny()

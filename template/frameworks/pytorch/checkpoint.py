@@ -36,6 +36,8 @@ class Checkpoints:
         self.folder = run_folder / "checkpoints"
         self.keep = keep
         self.world = world
+        # those that were written or checked here: they are read again only after a change
+        self.intact: dict[Path, list[Any]] = {}
 
     def save(self, state: dict[str, Any]) -> None:
         """Write under a temporary name, flush to disk, rename, then delete old checkpoints.
@@ -97,15 +99,22 @@ class Checkpoints:
         descriptor = os.open(self.folder, os.O_RDONLY)
         os.fsync(descriptor)  # the rename
         os.close(descriptor)
+        self.intact[target] = _stamp(target)
         kept = 1
         best = best_name(self.folder)
         for old in sorted(self.folder.glob("step-*"), reverse=True):
             if old == target:
                 continue
             if kept < self.keep:
-                kept += is_intact(old)
+                kept += self._is_intact(old)
             elif old.name != best:
                 shutil.rmtree(old)
+
+    def _is_intact(self, folder: Path) -> bool:
+        stamp = _stamp(folder)
+        if self.intact.get(folder) != stamp and is_intact(folder):
+            self.intact[folder] = stamp
+        return self.intact.get(folder) == stamp
 
 
 def newest(folder: Path, best_first: bool = False) -> Path | None:
@@ -130,6 +139,15 @@ def is_intact(folder: Path) -> bool:
         if isinstance(sums, dict) and sums:
             return all(_sha256(folder / name) == expected for name, expected in sums.items())
     return False
+
+
+def _stamp(folder: Path) -> list[Any]:
+    """Return the files of a checkpoint with their sizes and times of change."""
+    stamp = []
+    for file in sorted(folder.rglob("*")):
+        status = file.stat()
+        stamp.append((file, status.st_size, status.st_mtime_ns))
+    return stamp
 
 
 def _sums(folder: Path) -> Any:
