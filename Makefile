@@ -44,7 +44,7 @@ demo:  ## render a project for this machine, train it on real data and evaluate 
 	@if [ -e $(DEMO) ]; then rm -rf $(DEMO).before && mv $(DEMO) $(DEMO).before; fi
 	@$(DEMO_BIN)/fastproj new $(notdir $(DEMO)) --output $(dir $(DEMO)) --model resnet --framework pytorch --no-git --yes
 	@cmp -s $(DEMO)/pyproject.toml $(DEMO_VENV)/installed.toml || { echo 'demo: installing its requirements, once'; \
-	  [ "$$(uname)" != Linux ] || ! grep -q '$(TORCH_CPU)' $(DEMO)/pyproject.toml \
+	  [ "$$(uname)" != Linux ] || ! grep -q '^default-groups.*"cpu"' $(DEMO)/pyproject.toml \
 	  || $(DEMO_BIN)/python -m pip install --quiet --retries 1 torch --index-url $(TORCH_CPU) 2> /dev/null \
 	  || echo 'demo: $(TORCH_CPU) cannot be reached: torch comes from the package index'; \
 	  $(DEMO_BIN)/python -m pip install --quiet --editable $(DEMO) && cp $(DEMO)/pyproject.toml $(DEMO_VENV)/installed.toml; }

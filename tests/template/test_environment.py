@@ -1,4 +1,4 @@
-"""The build of torch that uv and pip install: for CPUs in a project for 0 GPUs, otherwise for CUDA."""
+"""What uv and pip install: the build of torch that the answers ask for, and with uv no release of the last week."""
 
 import os
 import re
@@ -16,17 +16,19 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from program import Project
 
-CPU = "https://download.pytorch.org/whl/cpu"
-"""Where PyTorch publishes these builds, as +cpu (pytorch.org/get-started, and uv's guide "Using uv with PyTorch")."""
+PYTORCH = "https://download.pytorch.org/whl"
+"""Where PyTorch publishes its builds, such as cpu and cu126 (pytorch.org/get-started)."""
 LINUX, MACOS = "x86_64-unknown-linux-gnu", "aarch64-apple-darwin"
 VERSIONS = dict(re.findall(r"(?m)^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text()))
 
 
-def add_wheel(index: Path, name: str, version: str, requires: Iterable[str] = ()) -> None:
+def add_wheel(
+    index: Path, name: str, version: str, requires: Iterable[str] = (), uploaded: str = ""
+) -> None:
     """Add an empty package to an index, which is a folder."""
     info, wheel = f"{name}-{version}.dist-info", f"{name}-{version}-py3-none-any.whl"
     folder = index / canonicalize_name(name)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {it}" for it in requires)]
     with zipfile.ZipFile(folder / wheel, "w") as file:
         file.writestr(f"{info}/METADATA", "\n".join(["Metadata-Version: 2.1", *lines, ""]))
@@ -34,13 +36,16 @@ def add_wheel(index: Path, name: str, version: str, requires: Iterable[str] = ()
             f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
         file.writestr(f"{info}/RECORD", "")
-    (folder / "index.html").write_text(f'<a href="{wheel.replace("+", "%2B")}">{wheel}</a>\n')
+    date = f' data-upload-time="{uploaded}"' if uploaded else ""
+    with (folder / "index.html").open("a") as page:
+        page.write(f'<a href="{wheel.replace("+", "%2B")}"{date}>{wheel}</a>\n')
 
 
 @pytest.fixture(scope="module")
 def indexes(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders in place of PyPI, whose torch requires CUDA's libraries on Linux, and of PyTorch's builds for CPUs."""
+    """Folders in place of PyPI, and of PyTorch's indexes, which show no dates."""
     folder = tmp_path_factory.mktemp("indexes")
+    old, newest = "2020-01-01T00:00:00Z", "9000-01-01T00:00:00Z"
     versions: dict[str, str] = {
         canonicalize_name(name): version for name, version in VERSIONS.items()
     }
@@ -50,19 +55,26 @@ def indexes(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
             (project(FRAMEWORKS[0], MODELS[0], hardware) / "pyproject.toml").read_text()
         )
         wanted += [*declared["project"]["dependencies"], *declared["dependency-groups"]["dev"]]
-    for name in {canonicalize_name(Requirement(it).name) for it in wanted} - {"torch"}:
-        add_wheel(folder / "pypi", name.replace("-", "_"), versions[name])
-    add_wheel(
-        folder / "pypi", "torch", versions["torch"], ['cuda-toolkit; platform_system == "Linux"']
-    )
-    add_wheel(folder / "pypi", "cuda_toolkit", "13.0.3")
-    add_wheel(folder / "whl/cpu", "torch", f"{versions['torch']}+cpu")
+    for name in {canonicalize_name(Requirement(it).name) for it in wanted}:
+        add_wheel(folder / "pypi", name.replace("-", "_"), versions[name], uploaded=old)
+    add_wheel(folder / "pypi", "numpy", "1000.0", uploaded=newest)
+    for build in ("cpu", "cu126", "cu130"):
+        add_wheel(folder / "whl" / build, "torch", f"{versions['torch']}+{build}")
+    needed = ['triton-rocm==3.6; platform_system == "Linux"']
+    add_wheel(folder / "whl/rocm7.2", "torch", f"{versions['torch']}+rocm7.2", needed)
+    add_wheel(folder / "whl/rocm7.2", "triton_rocm", "3.6")
     return folder
 
 
 @pytest.mark.parametrize(
-    ("hardware", "platform", "build", "cuda"),
-    [("cpu", LINUX, "+cpu", False), ("cpu", MACOS, "", False), ("nodes", LINUX, "", True)],
+    ("hardware", "platform", "chosen", "build"),
+    [
+        ("cpu", LINUX, None, "+cpu"),
+        ("cpu", MACOS, None, ""),
+        ("gpu", LINUX, None, "+cu126"),
+        ("nodes", LINUX, None, "+cu130"),
+        ("cpu", LINUX, "rocm", "+rocm7.2"),
+    ],
 )
 def test_uv_plans_the_build_of_torch(
     uv: str,
@@ -71,40 +83,45 @@ def test_uv_plans_the_build_of_torch(
     tmp_path: Path,
     hardware: str,
     platform: str,
+    chosen: str | None,
     build: str,
-    cuda: bool,
 ) -> None:
     text = (project(FRAMEWORKS[0], MODELS[0], hardware) / "pyproject.toml").read_text()
-    assert (f'url = "{CPU}"\nexplicit = true\n' in text) == (hardware == "cpu")
-    (tmp_path / "pyproject.toml").write_text(text.replace(CPU, (indexes / "whl/cpu").as_uri()))
-    command = [
-        uv,
-        "sync",
-        "--dry-run",
-        "--no-config",
-        "--no-cache",
-        "--default-index",
-        (indexes / "pypi").as_uri(),
-    ]
-    command += ["--python", sys.executable, "--python-platform", platform]
+    (tmp_path / "pyproject.toml").write_text(text.replace(PYTORCH, (indexes / "whl").as_uri()))
+    command = [uv, "sync", "--dry-run", "--no-cache", "--default-index"]
+    command += [(indexes / "pypi").as_uri(), "--python", sys.executable]
+    command += ["--python-platform", platform]
+    if chosen:
+        command += ["--no-default-groups", "--group", "dev", "--group", chosen]
     kept = {
         key: value
         for key, value in os.environ.items()
         if not key.startswith(("UV_", "VIRTUAL_ENV"))
     }
     result = subprocess.run(
-        command, cwd=tmp_path, env=kept, capture_output=True, text=True, check=False
+        command,
+        cwd=tmp_path,
+        env=kept | {"XDG_CONFIG_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     planned = dict(re.findall(r"(?m)^ \+ ([\w-]+)==(\S+)", result.stderr))
     assert planned["torch"] == VERSIONS["torch"] + build
-    assert ("cuda-toolkit" in planned) == cuda
+    assert ("triton-rocm" in planned) == (chosen == "rocm")
+    assert planned["numpy"] == VERSIONS["numpy"], "not the release of the last week"
     assert {"pytest", "ruff"} <= planned.keys(), "the group `dev` is installed"
 
 
 @pytest.mark.parametrize(
     ("hardware", "system", "index"),
-    [("cpu", "Linux", CPU), ("cpu", "Darwin", ""), ("nodes", "Linux", "")],
+    [
+        ("cpu", "Linux", "cpu"),
+        ("cpu", "Darwin", ""),
+        ("gpu", "Linux", "cu126"),
+        ("nodes", "Linux", ""),
+    ],
 )
 def test_pip_takes_the_same_build(
     project: Project, tmp_path: Path, hardware: str, system: str, index: str
@@ -123,9 +140,12 @@ def test_pip_takes_the_same_build(
     with_pip = steps("UV=")
     assert "pip install --editable . --group dev\n" in with_pip
     from_index = re.findall(r"install '(\S+)' --index-url (\S+)", with_pip)
-    assert from_index == ([("torch>=2.11", index)] if index else [])
-    with_uv = steps("UV=/bin/uv")
+    assert from_index == ([("torch>=2.11", f"{PYTORCH}/{index}")] if index else [])
+    if system == "Linux":
+        assert f"--index-url {PYTORCH}/rocm7.2" in steps("UV=", "TORCH_BUILD=rocm")
+    with_uv = steps("UV=/bin/uv", "TORCH_BUILD=rocm")
     assert f"UV_PROJECT_ENVIRONMENT={tmp_path}/venv /bin/uv sync" in with_uv
+    assert "--no-default-groups --group dev --group rocm" in with_uv
     assert "pip install" not in with_uv
 
 
@@ -178,4 +198,7 @@ def test_setup_remembers_how_it_was_called(project: Project, tmp_path: Path) -> 
     assert (
         "--index-url https://example.org/cu126" in setup("TORCH_INDEX=https://example.org/cu126")[2]
     )
-    assert "uv sync" in setup(f"UV={tmp_path}/uv")[2]
+    assert f"--index-url {PYTORCH}/cu126" in setup("TORCH_BUILD=cu126")[2]
+    assert "--group cu126" in setup(f"UV={tmp_path}/uv")[2]
+    assert setup()[2] == "", "nothing is left to do"
+    assert "--group rocm" in setup("TORCH_BUILD=rocm")[2]
