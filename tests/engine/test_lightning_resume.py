@@ -283,6 +283,25 @@ def test_resumed_run_with_more_steps_is_one_line_before_the_first_step(
     p.run(tmp_path, "--trainer.max_steps=5", "--ckpt_path=last")
 
 
+def test_resumed_run_with_other_options_is_one_line(
+    p: Project,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Lightning takes the rate of the checkpoint, and says nothing of the one that is given."""
+    p.run(tmp_path)
+    before = rows(tmp_path)
+    for option in ("model.lr=0.5", "data.val_fraction=0.5", "trainer.gradient_clip_val=9.0"):
+        with pytest.raises(SystemExit):
+            p.run(tmp_path, f"--{option}", "--ckpt_path=last")
+        last = capsys.readouterr().err.splitlines()[-1]
+        name, value = option.split("=")
+        assert f"a was trained with {name}=" in last
+        assert f", and not {value}: put back" in last
+    assert rows(tmp_path) == before
+    p.run(tmp_path, "--data.num_workers=1", "--ckpt_path=last")
+
+
 class Code:
     """Creates a file when it is unpickled."""
 

@@ -6,6 +6,7 @@ import platform
 import sys
 import time
 from contextlib import suppress
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,23 @@ from lightning.pytorch.cli import SaveConfigCallback
 
 from .errors import UserError
 
+TRAINER = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision")
+"""Options of the Trainer that a resumed run must repeat."""
+MAY_CHANGE = {"data.num_workers", "data.pin_memory", "model.compile_mode", "model.channels_last"}
+"""Options of data and model that it need not repeat."""
+
 
 class RunLog(SaveConfigCallback):
     """Saves the options, and a row of metrics every `log_every_n_steps` and per validation.
 
     CSVLogger deletes its file when a run is resumed, and has no times.
     """
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """The options of the command, as they are in config.yaml."""
+        options: dict[str, Any] = yaml.safe_load(self.parser.dump(self.config, skip_none=False))
+        return options
 
     def save_config(
         self,
@@ -32,9 +44,27 @@ class RunLog(SaveConfigCallback):
         stage: str,
     ) -> None:
         """Give the options to the loggers, besides config.yaml."""
-        self.options = yaml.safe_load(self.parser.dump(self.config, skip_none=False))
         for logger in trainer.loggers:
             logger.log_hyperparams(self.options)
+
+    def on_load_checkpoint(
+        self,
+        trainer: Any,
+        pl_module: LightningModule,
+        checkpoint: dict[str, Any],
+    ) -> None:
+        """Refuse to resume with other options: the optimizer's state has the old ones."""
+        file = Path(trainer.log_dir) / "config.json"
+        if not trainer.training or not file.exists():
+            return
+        recorded = json.loads(file.read_text(encoding="utf-8"))["config"]
+        before = _training_options(recorded)
+        for name, value in _training_options(self.options).items():
+            if value != before.get(name):
+                raise UserError(
+                    f"{file.parent} was trained with {name}={before.get(name)}, and not {value}: "
+                    "put back what it was, or use another trainer.logger.version"
+                )
 
     def on_train_start(
         self,
@@ -150,6 +180,17 @@ class LastModelCheckpoint(ModelCheckpoint):
     def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
         if not trainer.fast_dev_run:
             trainer.save_checkpoint(f"{self.dirpath}/last.ckpt")
+
+
+def _training_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that decide what is trained, by their names on the command line."""
+    found = {"seed_everything": options["seed_everything"]}
+    for name in TRAINER:
+        found[f"trainer.{name}"] = options["trainer"][name]
+    for section in ("model", "data", "optimizer", "lr_scheduler"):
+        for name, value in (options.get(section) or {}).items():
+            found[f"{section}.{name}"] = value
+    return {name: value for name, value in found.items() if name not in MAY_CHANGE}
 
 
 def _replace(file: Path, text: str) -> None:
