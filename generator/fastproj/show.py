@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # no command needs all of them
     from .updating.merge import Merge
     from .updating.update import UpdateResult
 
-_NO_HOOKS = "-c core.hooksPath=/dev/null"
 _PAGES = Path(__file__).parent / "pages"
 """The docs' pages of the groups of components."""
 
@@ -192,13 +191,13 @@ def _next_steps(result: UpdateResult, merge: Merge) -> dict[str, list[str]]:
     base = base_of(result.project.repository, merge)
     source = "" if base == "HEAD" else f"--source={base} "
     restore = f"restore {source}--staged --worktree -- {_quoted(where)}"
-    everything = f"{git} {restore}"
+    undo = [f"{git} {restore}", *([f"{git} {merge.undo}"] if merge.undo else [])]
     if result.conflicts:
         commit = [f"{git} cherry-pick --continue"]
+        undo = undo[1:]
+    if not undo:  # git would refuse to abort, and to restore files in conflict
         without_conflicts = f"{git} read-tree --reset {merge.tree[:12]}"
-        end = f"{git} {_NO_HOOKS} cherry-pick --quit"
-        everything = f"{without_conflicts} && {git} {_NO_HOOKS} {restore} && {end}"
-    undo = [everything, *([f"{git} {merge.undo}"] if merge.undo else [])]
+        undo = [f"{without_conflicts} && {git} {restore} && {git} cherry-pick --quit"]
     return {"next": commit, "undo": undo}
 
 
@@ -230,9 +229,11 @@ def _ending(facts: dict[str, Any]) -> list[str]:
     if facts["conflicts"]:
         resolve = "Resolve the conflicts (git status lists them), git add the files, "
         steps[1] = f"{resolve}then review and commit:"
-    kept = ("all later changes of tracked files here:", "keep later changes of other files:")
-    for command, what in zip(facts["undo"], kept, strict=False):
-        steps += [f"Or undo it, and {what}", f"  {command}"]
+    for command in facts["undo"]:
+        kept = "keep later changes of other files"
+        if " restore " in command:
+            kept = "all later changes of tracked files here"
+        steps += [f"Or undo it, and {kept}:", f"  {command}"]
     return steps
 
 

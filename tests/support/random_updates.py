@@ -233,7 +233,7 @@ def _problems(
         if now and kind == "link" and now[0] != "link" and not unmerged:
             problems.append(f"lost link: {path}")
     problems += [f"not named: {path}" for path in unnamed_paths(project, result.stdout)]
-    for step in (-1, -3):
+    for step in (-1,) if unmerged else (-1, -3):
         saved = project.with_name("saved")
         shutil.copytree(project, saved, symlinks=True)
         git(saved, "status")
