@@ -19,6 +19,7 @@ PACKAGES = [
     "importlib-resources",
     "pytorch-optimizer",
     "torchao",
+    "simplejpeg",
 ]
 """All others are with torch on most machines. Of each, the newest version; no dependencies."""
 PLATFORMS = ["manylinux_2_28_x86_64", "manylinux_2_24_x86_64", "manylinux2014_x86_64"]

@@ -19,14 +19,14 @@ from .errors import UserError
 from .image_files import (
     FORMATS,
     are_transparent,
-    check_color,
+    check_options,
     existing_folder,
     find_files,
     left_out,
     open_any,
     open_image,
-    pixels_of,
     place_of,
+    resize,
     split_at,
     split_digits,
 )
@@ -67,7 +67,7 @@ class DataConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_color(self.background)
+        check_options(self)
 
 
 @dataclass(frozen=True)
@@ -409,18 +409,11 @@ def read_pair(
         )
     mask = mask.resize((cfg.size, cfg.size), Image.Resampling.NEAREST)
     values = torch.from_numpy(np.array(mask, np.uint8))
-    return pixels_of(image, cfg.size), values
+    return resize(image, cfg.size), values
 
 
 def _shape(image: Image.Image) -> str:
     return f"{image.width} x {image.height}"
-
-
-def decode(file: Path, spec: Spec) -> Tensor:
-    """Read an image without a mask as (channels, size, size), uint8."""
-    mode = "RGB" if spec.channels == 3 else "L"
-    image = open_image(file, mode, spec.background)
-    return pixels_of(image, spec.size)
 
 
 def place(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import data
 from ..errors import UserError
-from ..image_files import FORMATS, find_files
+from ..image_files import FORMATS, find_files, read_image
 
 
 def predict(
@@ -28,7 +28,7 @@ def predict(
     names = [f"{number:05}" for number in range(len(val_set))]
     if options.files:
         files = find_images(options.files)
-        samples = [(data.decode(file, spec), 0) for file in files]
+        samples = [(read_image(file, spec), 0) for file in files]
         names = [str(file) for file in files]
     rows = []
     for name, (output, _) in zip(names, outputs(samples), strict=True):

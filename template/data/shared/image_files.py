@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import simplejpeg
 import torch
-from PIL import Image, ImageColor, ImageOps
+import torch.nn.functional as F
+from PIL import ExifTags, Image, ImageColor, ImageOps
 from torch import Tensor
 
 from .errors import UserError
@@ -32,6 +34,16 @@ SPLIT_FOLDERS = {
     "testing": "test",
 }
 """Names of folders, in any case, and the split that their images are in."""
+
+FLIPS = {
+    2: (2,),
+    3: (1, 2),
+    4: (1,),
+    6: (2,),
+    7: (1, 2),
+    8: (1,),
+}
+"""EXIF's orientations: the axes to flip, of rows and columns; from 5, these are swapped before."""
 
 Splits = dict[str, list[tuple[Any, str]]]
 """The files of images for `train`, `val` and `test`, each with the name of its class."""
@@ -224,18 +236,54 @@ def split_digits(
     return {split: (images[chosen], labels[chosen]) for split, chosen in indices.items()}
 
 
+def read_image(file: Path, like: Any) -> Tensor:
+    """Return an image (channels, size, size), uint8, resized but not cropped.
+
+    `like` is a `DataConfig` or a `Spec`: it has channels, size and background.
+    """
+    mode = {1: "L", 3: "RGB", 4: "RGBA"}[like.channels]
+    pixels = _read_jpeg(file, mode, like.size)
+    if pixels is None:
+        image = open_image(file, mode, like.background)
+        pixels = resize(image, like.size)
+    return pixels
+
+
+def _read_jpeg(file: Path, mode: str, size: int) -> Tensor | None:
+    """Return what `read_image` does, in half of Pillow's time; None if only Pillow can."""
+    try:
+        with Image.open(file) as header:  # this decodes no pixels
+            is_jpeg = header.format in ("JPEG", "MPO") and header.mode in ("L", "RGB")
+            orientation = header.getexif().get(ExifTags.Base.Orientation, 1)
+        if not is_jpeg or mode == "RGBA":
+            return None
+        array = simplejpeg.decode_jpeg(
+            file.read_bytes(),
+            "GRAY" if mode == "L" else mode,
+            min_height=size,
+            min_width=size,
+            min_factor=2,  # skips resolution that is not needed, from twice the size
+        )
+    except Exception:  # Pillow reads more of a broken file, or says what is wrong
+        return None
+    pixels = _resize(torch.from_numpy(array).permute(2, 0, 1), size)
+    if orientation > 4:
+        pixels = pixels.transpose(1, 2)
+    if orientation in FLIPS:
+        pixels = pixels.flip(FLIPS[orientation])
+    return pixels
+
+
 def open_image(
     file: Path,
     mode: str,
     background: str,
-    size: int | None = None,
 ) -> Image.Image:
     """Return the first frame of an image as a viewer shows it: rotated, and on a background.
 
-    RGBA keeps what is transparent. With a size, its sides may be shorter than in the file, but not
-    than that.
+    RGBA keeps what is transparent.
     """
-    image = open_any(file, mode, size)
+    image = open_any(file)
     if image.mode not in MODES:
         raise UserError(
             f"cannot read the image {file} (its pixels are of the mode {image.mode}): "
@@ -248,16 +296,10 @@ def open_image(
     return image.convert(mode)
 
 
-def open_any(
-    file: Path,
-    mode: str | None = None,
-    size: int | None = None,
-) -> Image.Image:
+def open_any(file: Path) -> Image.Image:
     """Return the first frame of an image, rotated as its EXIF data says."""
     try:
         with Image.open(file) as opened:
-            if size:  # a JPEG decoder skips resolution that is not needed
-                opened.draft(mode, (size, size))
             return ImageOps.exif_transpose(opened)
     except Exception as error:  # for a broken file Pillow raises almost anything
         is_empty = file.exists() and file.stat().st_size == 0
@@ -265,20 +307,35 @@ def open_any(
         raise UserError(f"cannot read the image {file} ({why}): replace or remove it") from error
 
 
-def pixels_of(image: Image.Image, size: int) -> Tensor:
+def resize(image: Image.Image, size: int) -> Tensor:
     """Return an image (channels, size, size), uint8, resized but not cropped."""
-    resized = image.resize((size, size), Image.Resampling.BILINEAR)
-    pixels = torch.from_numpy(np.array(resized))
-    pixels = pixels.view(size, size, -1)
-    return pixels.permute(2, 0, 1)
+    if image.mode == "RGBA":  # Pillow weights colors by their opacity
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    pixels = torch.from_numpy(np.array(image))
+    pixels = pixels.view(image.height, image.width, -1)
+    return _resize(pixels.permute(2, 0, 1), size)
 
 
-def check_color(text: str) -> None:
-    """Raise a UserError if Pillow does not know a color."""
+def _resize(pixels: Tensor, size: int) -> Tensor:
+    """Resize an image (channels, height, width), uint8: as Pillow within one level, but faster."""
+    batch = pixels.unsqueeze(0)
+    resized = F.interpolate(
+        batch,
+        (size, size),
+        mode="bilinear",
+        antialias=True,
+    )
+    return resized.squeeze(0)
+
+
+def check_options(cfg: Any) -> None:
+    """Raise a UserError if Pillow does not know the background, or fractions leave no images."""
     try:
-        ImageColor.getrgb(text)
+        ImageColor.getrgb(cfg.background)
     except ValueError:
-        raise UserError(f"data.background={text} is no color: give white, #808080, ...") from None
+        cfg.refuse("background", "it is no color: give white, #808080, ...")
+    if cfg.val_fraction + cfg.test_fraction >= 1:
+        cfg.refuse("test_fraction", "with data.val_fraction, it leaves no images for training")
 
 
 def are_transparent(
