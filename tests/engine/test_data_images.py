@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageOps
 from sklearn import datasets
 
 
@@ -300,7 +300,7 @@ def test_classes_are_those_of_the_run(package: Callable[[str], Any], tmp_path: P
 
 def decoded(p: Any, file: Path, channels: int = 3) -> torch.Tensor:
     """Decode a file to 16 x 16 pixels as `data.py` of images or of masks does."""
-    pixels = p.data.decode(file, p.data.Spec(channels, 16, ("a", "b"), (0.0,), (1.0,)))
+    pixels = p.image_files.read_image(file, p.data.Spec(channels, 16, ("a", "b"), (0.0,), (1.0,)))
     assert (pixels.shape, pixels.dtype) == ((channels, 16, 16), torch.uint8)
     return torch.as_tensor(pixels, dtype=torch.float32)
 
@@ -428,7 +428,8 @@ def test_shapes_in_the_alpha_channel_are_seen(
     is_row = images.var(1).sum(1) > images.var(2).sum(1)
     assert torch.equal(is_row, labels == 0)
     assert torch.equal(
-        p.data.decode(root / "a/0.png", spec), p.data.decode(root / "a/0.png", cfg)
+        p.image_files.read_image(root / "a/0.png", spec),
+        p.image_files.read_image(root / "a/0.png", cfg),
     ), "predictions see the same"
 
 
@@ -448,8 +449,12 @@ def test_icons_that_vanish_on_the_background_are_one_line(
     cfg = p.data.DataConfig(path=tmp_path, size=16, background="black")
     sets = p.data.load(cfg)
     assert "transparent pixels are black (data.background)" in p.data.describe(*sets)[0]
-    with pytest.raises(p.errors.UserError, match="data.background=no is no color: give white"):
+    with pytest.raises(
+        p.errors.UserError, match="data.background is no: it is no color: give white"
+    ):
         p.data.DataConfig(background="no")
+    with pytest.raises(p.errors.UserError, match="data.test_fraction is 0.6: with data.val_frac"):
+        p.data.DataConfig(val_fraction=0.4, test_fraction=0.6)
 
 
 def find_icons(root: Path) -> list[Path]:
@@ -535,8 +540,8 @@ def test_statistics_of_large_images_are_of_four_million_pixels(
 ) -> None:
     p = package("resnet")
     root = make_folder(tmp_path, ["a", "b"], 10)
-    decode = Mock(wraps=p.data.decode)
-    monkeypatch.setattr(p.data, "decode", decode)
+    decode = Mock(wraps=p.data.read_image)
+    monkeypatch.setattr(p.data, "read_image", decode)
     p.data.load(p.data.DataConfig(path=root, size=1024))
     assert decode.call_count == 4  # of 16, with one million pixels each
 
@@ -547,8 +552,112 @@ def test_exif_orientation_is_applied(package: Callable[[str], Any], tmp_path: Pa
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate by 90 degrees clockwise
     Image.fromarray(white_above).save(tmp_path / "a.png", exif=exif)
-    pixels = p.data.decode(tmp_path / "a.png", p.data.DataConfig(size=8, channels=1))
+    pixels = p.image_files.read_image(tmp_path / "a.png", p.data.DataConfig(size=8, channels=1))
     assert pixels[0, :, 6:].min() == 255
+
+
+def augmented(p: Any, images: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Return images (n, channels, size, size), from 0 to 1, as they are in training."""
+    cfg = p.data.DataConfig(shift=0, **options)
+    return torch.as_tensor(p.data.augment(images, cfg, torch.Generator().manual_seed(0)))
+
+
+def test_a_random_crop_is_a_part_as_pillow_resizes_it(package: Callable[[str], Any]) -> None:
+    p = package("resnet")
+    size = 64
+    rows, columns = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
+    places = torch.stack((rows, columns)).float() + 0.5
+    random = torch.rand(1, 9, 9, generator=torch.Generator().manual_seed(0))
+    noise = torch.nn.functional.interpolate(random[None], (size, size), mode="bicubic")[0]
+    image = torch.cat((places, noise)).expand(500, 3, size, size)
+    crops = augmented(p, image, crop=0.3)
+
+    middle = crops[:, :2, 16:48, 16:48]  # far from the edges, which are repeated
+    heights = (middle[:, 0, -1, 0] - middle[:, 0, 0, 0]) / 31
+    widths = (middle[:, 1, 0, -1] - middle[:, 1, 0, 0]) / 31
+    area = heights * widths
+    assert 0.3 <= area.min() < 0.33
+    assert 0.97 < area.max() <= 1.0001
+    assert abs(area.mean() - 0.65) < 0.03
+    ratio = widths / heights
+    assert 0.749 < ratio.min() < 0.78
+    assert 1.29 < ratio.max() < 1.334
+    left = middle[:, 1, 0, 0] - 16.5 * widths
+    top = middle[:, 0, 0, 0] - 16.5 * heights
+    assert min(left.min(), top.min()) > -0.01
+    assert max((left + 64 * widths).max(), (top + 64 * heights).max()) < 64.01
+
+    whole = Image.fromarray(noise[0].numpy())
+    for number in range(20):
+        right = left[number] + 64 * widths[number]
+        below = top[number] + 64 * heights[number]
+        edges = torch.stack((left[number], top[number], right, below)).clamp(0, 64)
+        box = (float(edges[0]), float(edges[1]), float(edges[2]), float(edges[3]))
+        part = whole.resize((size, size), Image.Resampling.BILINEAR, box)
+        expected = torch.tensor(np.array(part))[2:-2, 2:-2]
+        torch.testing.assert_close(crops[number, 2, 2:-2, 2:-2], expected, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_colors_change_as_pillow_changes_them(package: Callable[[str], Any], channels: int) -> None:
+    p = package("resnet")
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randint(256, (32, channels, 8, 8), generator=generator) / 255
+    changed = augmented(p, images, jitter=0.4)
+    factors = torch.rand((3, 32), generator=torch.Generator().manual_seed(0)) * 0.8 + 0.6
+    for image, result, (brightness, contrast, saturation) in zip(
+        images, changed, factors.T.tolist(), strict=True
+    ):
+        levels = (255 * image[:3]).round().byte().permute(1, 2, 0).numpy()
+        picture = Image.fromarray(levels if channels > 1 else levels[..., 0])
+        picture = ImageEnhance.Brightness(picture).enhance(brightness)
+        picture = ImageEnhance.Contrast(picture).enhance(contrast)
+        picture = ImageEnhance.Color(picture).enhance(saturation)
+        expected = torch.tensor(np.array(picture)).view(8, 8, -1).permute(2, 0, 1)
+        assert (255 * result[:3] - expected).abs().max() < 4  # Pillow rounds each time
+    assert torch.equal(changed[:, 3:], images[:, 3:])
+    assert (changed - images).abs().mean() > 0.05
+
+
+def test_augmentations_are_off_by_default_but_for_the_shift(package: Callable[[str], Any]) -> None:
+    p = package("resnet")
+    images = torch.rand(4, 3, 8, 8)
+    assert augmented(p, images) is images
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_a_jpeg_is_as_pillow_decodes_it(
+    package: Callable[[str], Any], tmp_path: Path, mode: str, orientation: int, channels: int
+) -> None:
+    p = package("resnet")
+    random = np.random.default_rng(0)
+    noise = Image.fromarray(random.integers(0, 256, (5, 7, 3), dtype=np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = tmp_path / "a.jpg"
+    noise.resize((60, 40), Image.Resampling.BICUBIC).convert(mode).save(file, exif=exif)
+    pixels = p.image_files.read_image(file, p.data.DataConfig(size=32, channels=channels))
+    kind = "L" if channels == 1 else "RGB"
+    with Image.open(file) as image:
+        image.draft(kind, image.size)  # gray pixels as they are in the file
+        rotated = ImageOps.exif_transpose(image).convert(kind)
+    expected = rotated.resize((32, 32), Image.Resampling.BILINEAR)
+    difference = pixels.int() - torch.tensor(np.array(expected)).view(32, 32, -1).permute(2, 0, 1)
+    assert difference.abs().max() <= 1
+
+
+def test_jpegs_of_at_least_twice_the_size_are_scaled_when_decoded(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
+    p = package("resnet")
+    ramp = np.linspace(0, 255, 640).astype(np.uint8)
+    file = tmp_path / "a.jpg"
+    Image.fromarray(np.tile(ramp, (480, 1))).convert("RGB").save(file, quality=95)
+    pixels = p.image_files.read_image(file, p.data.DataConfig(size=64))
+    expected = torch.linspace(0, 255, 640).view(64, 10).mean(1)
+    assert (pixels - expected).abs().max() < 3
 
 
 def test_a_test_folder_may_have_no_class_of_its_own(

@@ -17,10 +17,9 @@ from .config_base import Section, within
 from .errors import UserError
 from .image_files import (
     are_transparent,
-    check_color,
-    open_image,
-    pixels_of,
+    check_options,
     read_folder,
+    read_image,
     sort_names,
     split_digits,
 )
@@ -55,10 +54,16 @@ class DataConfig(Section):
     """Augmentation: maximum random shift in pixels, in each direction; 0 for off."""
     flip: bool = False
     """Augmentation: flip images horizontally with probability 0.5. Not for digits."""
+    crop: float = within("(0, 1]", 1.0)
+    """Augmentation: cut a random part with at least this fraction of the area, and resize it to the
+    whole; 1 for off. 0.08 is usual for ImageNet."""
+    jitter: float = within("[0, 1]", 0.0)
+    """Augmentation: maximum change of brightness, contrast and saturation; 0 for off. 0.4 is
+    usual."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_color(self.background)
+        check_options(self)
 
 
 @dataclass(frozen=True)
@@ -112,9 +117,7 @@ class Images(Dataset[tuple[Tensor, ...]]):
         images = []
         for index in indices:
             image = self.images[index]
-            if isinstance(image, Path):
-                image = decode(image, self.cfg)
-            images.append(image)
+            images.append(read_image(image, self.cfg) if isinstance(image, Path) else image)
         return torch.stack(images), self.labels[indices]
 
 
@@ -138,12 +141,63 @@ class Prepare(nn.Module):
         """Return images (n, channels, size, size), float32, and labels (n,)."""
         images, labels = batch
         images = images.float() / 255
-        if training and self.cfg.flip:
-            images = random_flip(images, generator)
-        if training and self.cfg.shift:
-            images = random_shift(images, self.cfg.shift, generator)
+        if training:
+            images = augment(images, self.cfg, generator)
         images = (images - self.mean) / self.std
         return images, labels
+
+
+def augment(
+    images: Tensor,
+    cfg: DataConfig,
+    generator: torch.Generator,
+) -> Tensor:
+    """Change each image at random, as the options say; values are from 0 to 1."""
+    if cfg.crop < 1:
+        images = random_crop(images, cfg.crop, generator)
+    if cfg.flip:
+        images = random_flip(images, generator)
+    if cfg.shift:
+        images = random_shift(images, cfg.shift, generator)
+    if cfg.jitter:
+        images = jitter_colors(images, cfg.jitter, generator)
+    return images
+
+
+def random_crop(
+    images: Tensor,
+    least: float,
+    generator: torch.Generator,
+) -> Tensor:
+    """Cut a part with at least `least` of the area and sides of up to 4:3; resize it to the whole.
+
+    Szegedy et al. 2014, arXiv:1409.4842, section 6.
+    """
+    random = torch.rand(
+        (4, len(images)),
+        device=images.device,
+        generator=generator,
+    )
+    area = least + (1 - least) * random[0]
+    ratio = (4 / 3) ** (2 * random[1] - 1)
+    ratio = ratio.clamp(area, 1 / area)  # else a side would be longer than the image
+    width = (area * ratio).sqrt()
+    height = (area / ratio).sqrt()
+    x = (1 - width) * (2 * random[2] - 1)  # of the center; the image is from -1 to 1
+    y = (1 - height) * (2 * random[3] - 1)
+    zero = torch.zeros_like(area)
+    matrix = torch.stack((width, zero, x, zero, height, y), 1)
+    grid = nn.functional.affine_grid(
+        matrix.view(-1, 2, 3),
+        list(images.shape),
+        align_corners=False,
+    )
+    return nn.functional.grid_sample(
+        images,
+        grid,
+        padding_mode="border",
+        align_corners=False,
+    )
 
 
 def random_flip(
@@ -179,6 +233,36 @@ def random_shift(
     samples = torch.arange(count, device=images.device)
     shifted = crops[samples, :, rows, columns]
     return shifted.clone(memory_format=torch.channels_last)  # convolutions prefer it
+
+
+def jitter_colors(
+    images: Tensor,
+    most: float,
+    generator: torch.Generator,
+) -> Tensor:
+    """Multiply brightness, contrast and saturation by random factors from 1 - `most` to 1 + `most`.
+
+    A fourth channel, the transparency, stays.
+    """
+    random = torch.rand(
+        (3, len(images), 1, 1, 1),
+        device=images.device,
+        generator=generator,
+    )
+    brightness, contrast, saturation = 1 + most * (2 * random - 1)
+    colors = (brightness * images[:, :3]).clamp(0, 1)
+    mean = to_gray(colors).mean((2, 3), keepdim=True)
+    colors = torch.lerp(mean, colors, contrast).clamp(0, 1)
+    colors = torch.lerp(to_gray(colors), colors, saturation).clamp(0, 1)
+    return torch.cat((colors, images[:, 3:]), 1)
+
+
+def to_gray(colors: Tensor) -> Tensor:
+    """Return the brightness (n, 1, height, width) that the eye sees (ITU-R BT.601)."""
+    if colors.shape[1] == 1:
+        return colors
+    red, green, blue = colors.split(1, 1)
+    return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
 def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Images, Images, Spec]:
@@ -289,15 +373,3 @@ def _find_spec(train: Images) -> Spec:
         background=cfg.background,
         transparent=transparent,
     )
-
-
-def decode(file: Path, like: DataConfig | Spec) -> Tensor:
-    """Read an image of any format and shape as (channels, size, size), uint8."""
-    mode = {1: "L", 3: "RGB", 4: "RGBA"}[like.channels]
-    image = open_image(
-        file,
-        mode,
-        like.background,
-        like.size,
-    )
-    return pixels_of(image, like.size)
