@@ -34,7 +34,7 @@ from typing import Any
 
 from machine import keep
 from peer_cases import CASES, MLP, Case, lightning_options
-from projects import one_thread, read_rows, render_project
+from projects import ROOT, one_thread, read_rows, render_project
 
 PROGRAMS = Path(__file__).parent / "programs"
 RESULT = Path(__file__).with_name("peers.json")
@@ -173,7 +173,7 @@ def run_peer(
 
     The loss is that of the validation.
     """
-    clock = str(PROGRAMS / "cpu_clock.py")
+    clock = str(ROOT / "generator/fastproj/runs/cpu_clock.py")
     project = render(folder, case.model, FRAMEWORKS[peer])
     if peer == "Lightning, all defaults":
         printed = run(

@@ -12,7 +12,6 @@ from .options import Json
 
 if TYPE_CHECKING:  # slow to import
     from .runs.project import TrainedProject
-    from .runs.stages import Setting
     from .runs.trials import Trainer
 
 Runs = Annotated[
@@ -86,12 +85,11 @@ def tune(
     from tqdm import tqdm
 
     from . import show
-    from .runs import tuned_file
     from .runs.files import replace
     from .runs.paired import Turns
     from .runs.project import find_project
     from .runs.stages import STAGES
-    from .runs.tune import TuneResult
+    from .runs.tune import HOPELESS, TuneResult, destination
     from .runs.tune import tune as run_tune
 
     stages = only.replace(" ", "").split(",") if only else list(STAGES)
@@ -99,23 +97,23 @@ def tune(
         raise UsageError(f"there is no stage {unknown[0]}: choose from {', '.join(STAGES)}")
     deadline = time.monotonic() + 60 * minutes
     project = find_project(python)
-    file = tuned_file.destination(project.folder)
+    file = destination(project.folder)
     result = TuneResult()
     interrupted = False
-    with begun(project, options, processes, seconds) as (trainer, setting):
+    with trainer_of(project, options, processes, seconds, deadline) as trainer:
         bar = tqdm(unit=" trials", disable=None)
         say = partial(bar.write, file=sys.stderr if json else sys.stdout)
-        trainer.deadline = deadline
         turns = Turns(trainer.measure, rounds, deadline, bar.update, longest_s=trainer.first_s)
+        turns.worst = HOPELESS
         try:
-            run_tune(setting, stages, turns, result, say)
+            run_tune(trainer, stages, turns, result, say)
         except (KeyboardInterrupt, SystemExit):  # the latter by SIGTERM
             interrupted = True
         bar.close()
     if result.kept:
-        replace(file, tuned_file.content(setting, result))
-    facts = tuned_file.facts(result) | {"interrupted": interrupted}
-    show.result(facts, lambda _: tuned_file.text(result), json)
+        replace(file, result.content(trainer))
+    facts = result.facts() | {"interrupted": interrupted}
+    show.result(facts, lambda _: result.text(), json)
     if interrupted:
         raise typer.Exit(130)
 
@@ -143,28 +141,26 @@ def bench(
     from .runs.files import replace
     from .runs.paired import Comparison, Turns
     from .runs.project import find_project
-    from .runs.techniques import applicable
 
     project = find_project(python)
-    folder = output or project.folder / "runs"
+    file = (output or project.folder / "runs") / "bench.json"
     comparisons: dict[str, Comparison] = {}
-    with begun(project, options, processes, seconds) as (trainer, setting):
-        techniques = applicable(setting)
+    with trainer_of(project, options, processes, seconds) as trainer:
+        techniques = results.applicable(trainer)
         chosen = names or list(techniques)
         if unknown := [name for name in chosen if name not in techniques]:
             known = ", ".join(techniques)
             raise UsageError(f"{unknown[0]} cannot be measured here: choose from {known}")
         bar = tqdm(total=2 * rounds * len(chosen), unit=" trials", disable=None)
-        turns = Turns(trainer.measure, rounds, tick=bar.update)
+        turns = Turns(trainer.measure, rounds, tick=bar.update, widest=results.WIDEST)
         for name in chosen:
             technique = techniques[name]
-            comparisons |= turns.compare(technique.without, {name: technique.enabled})
+            turns.compare(technique.without, {name: technique.enabled}, comparisons)
         bar.close()
-    record = results.as_record(setting, techniques, comparisons)
-    file = folder / "bench.json"
-    folder.mkdir(parents=True, exist_ok=True)
+    record = results.record(trainer, techniques, comparisons)
+    file.parent.mkdir(parents=True, exist_ok=True)
     replace(file, show.json_text(record) + "\n")
-    text = f"{results.table(comparisons)}\n\n{file} has the rounds of each technique"
+    text = f"{results.table(record)}\n\n{file} has the rounds of each technique"
     show.result(record | {"file": str(file)}, lambda _: text, json)
 
 
@@ -214,7 +210,7 @@ def compare(
         show.result({"comparisons": records}, lambda _: runs_compare.log_table(records), json)
         return
     candidates = candidates_of(options_of_candidate or [], candidate or [], base)
-    with trainer_of(project, options, processes, 0.0) as trainer:
+    with trainer_of(project, options, processes) as trainer:
         request = runs_compare.Request(trainer, candidates, base, metric, seeds, hours)
         results, interrupted = request.run()
     if not interrupted:
@@ -226,11 +222,7 @@ def compare(
         raise typer.Exit(130)
 
 
-def candidates_of(
-    options: list[str],
-    others: list[str],
-    base: str | None,
-) -> list[list[str]]:
+def candidates_of(options: list[str], others: list[str], base: str | None) -> list[list[str]]:
     """Return the options of each candidate; none of them if it is the working tree itself."""
     candidates = [words(text, "--candidate") for text in others]
     if options or (base and not candidates):
@@ -255,29 +247,16 @@ def trainer_of(
     project: "TrainedProject",
     given: str | None,
     processes: int,
-    seconds: float,
+    seconds: float = 0.0,
+    deadline: float = float("inf"),
 ) -> "Iterator[Trainer]":
-    """Return what trains a project, with a temporary folder."""
+    """Return what trains a project, with a temporary folder, after its first trial."""
     import tempfile
 
+    from .runs.training import Command
     from .runs.trials import Trainer
     from .scratch import scratch_folder
 
-    arguments = words(given, "--options")
+    command = Command(project, words(given, "--options"), processes)
     with scratch_folder(Path(tempfile.gettempdir()), "trials") as folder:
-        yield Trainer(project, arguments, processes, seconds, folder)
-
-
-@contextmanager
-def begun(
-    project: "TrainedProject",
-    given: str | None,
-    processes: int,
-    seconds: float,
-) -> "Iterator[tuple[Trainer, Setting]]":
-    """Make the first trial of a project in a temporary folder."""
-    from .runs.stages import Setting
-
-    machine = project.machine()
-    with trainer_of(project, given, processes, seconds) as trainer:
-        yield trainer, Setting(project, machine, trainer.begin(), processes)
+        yield Trainer(command, seconds, folder, deadline)

@@ -22,8 +22,7 @@ TRAINER = """
 import json, pathlib, sys, time
 
 if sys.argv[1] == "-c":
-    machine = {"device": "cpu", "name": "none", "capability": [0, 0], "cores": 2, "torch": "none"}
-    print(json.dumps(machine))
+    print(json.dumps(["cpu", 2, "a machine"]))
     sys.exit()
 given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv if "=" in word)
 lightning = "fit" in sys.argv
@@ -98,7 +97,7 @@ def test_tune_keeps_the_largest_micro_batch_that_fits(
         assert found == {"data": {"batch_size": 32}, "trainer": {"accumulate_grad_batches": 2}}
     else:
         assert found == {"train": {"batch_size": 32, "gradient_accumulation_steps": 2}}
-    together = "# Together 1,600 samples per second instead of 800: 2.00 times as fast"
+    together = "# Together: 2.00 times as fast"
     assert re.search(f"^{together}", text, re.MULTILINE), "32 samples in the time of 16"
     assert re.search(
         r"^#   train.batch_size 64, train.gradient_accumulation_steps 1: out of memory$",
@@ -168,7 +167,7 @@ def test_bench_measures_techniques(fastproj: Fastproj, tmp_path: Path) -> None:
     assert [*found] == ["batch", "clipping"]
     assert found["batch"]["ratios"] == pytest.approx([4.0, 4.0]), "64 samples in the time of 16"
     assert found["clipping"]["ratios"] == pytest.approx([1.0, 1.0])
-    assert re.search(r"^batch +800 +3,200 +4\.00 ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^batch +800 +3,200 +4\.000 ", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import recording
 import reference
 import yaml
 from fastproj.cli import app
-from fastproj.runs.techniques import in_the_core
+from fastproj.runs.bench import in_the_core
 from matrix import COMPONENTS, ENGINE_MODEL, FRAMEWORKS, MODELS, MODULES, ROOT, module_of
 from program import Fastproj, Project
 from typer.main import get_command

@@ -18,12 +18,17 @@ def gain(mine: Trial, base: Trial) -> float:
 def compared(effect: float, draw: random.Random, candidates: int = 1) -> list[Comparison]:
     """Compare candidates; the differences have a standard deviation of one."""
 
-    def measure(side: float, _: int) -> Trial:
-        return Trial(1.0, metric=side + draw.gauss(0, math.sqrt(0.5)))
+    def measure(sides: list[float], _: int) -> list[Trial]:
+        return [Trial(1.0, metric=side + draw.gauss(0, math.sqrt(0.5))) for side in sides]
 
     turns = Turns(measure, PAIRS, difference=gain)
     sides = {str(number): effect for number in range(candidates)}
-    return list(turns.compare(0.0, sides).values())
+    return list(turns.compare(0.0, sides, {}).values())
+
+
+def equal_trials(sides: list[float], _: int) -> list[Trial]:
+    """Return the trials of sides that always measure the same."""
+    return [Trial(side, metric=side) for side in sides]
 
 
 def clear(effect: float, count: int, candidates: int = 1) -> list[list[Estimate]]:
@@ -57,31 +62,45 @@ def test_planted_differences_are_found(effect: float, share: float) -> None:
 def test_large_differences_end_early_and_equal_ones_do_not() -> None:
     (large,) = compared(30.0, random.Random(1))  # noqa: S311
     assert len(large.trials) <= 4
-    same = Turns[float](lambda side, _: Trial(1.0, metric=side), PAIRS, difference=gain)
-    equal = same.compare(0.0, {"candidate": 0.01})["candidate"]
+    same = Turns(equal_trials, PAIRS, difference=gain)
+    equal = same.compare(1.0, {"candidate": 1.01}, {})["candidate"]
     assert len(equal.trials) == PAIRS, "a metric of a few values is often equal by chance"
     assert equal.estimate(gain).is_clear
 
 
 def test_one_pair_is_no_evidence() -> None:
     assert not estimate([5.0], 0.05).is_clear
-    one = Turns[float](lambda side, _: Trial(side), 1).compare(1.0, {"fast": 9.0})["fast"]
-    assert one.text() == "9.00 times as fast in one round, which is no evidence"
+    one = Turns(equal_trials, 1).compare(1.0, {"fast": 9.0}, {})["fast"]
+    assert one.text() == "9.00 times as fast in one pair, which is no evidence"
 
 
 def test_sides_take_turns_and_a_crash_ends_them() -> None:
     order = []
 
-    def measure(side: str, seed: int) -> Trial:
-        order.append(f"{side}{seed}")
-        return Trial(1.0, problem="crashed" if side == "b" else "")
+    def measure(sides: list[str], seed: int) -> list[Trial]:
+        order.append(f"{' '.join(sides)} {seed}")
+        return [Trial(1.0, problem="crashed" if side == "b" else "") for side in sides]
 
-    comparisons = Turns(measure, 2).compare("base", {"a": "a", "b": "b"})
-    assert order == ["base0", "a0", "b0", "a1", "base1"]
+    comparisons = Turns(measure, 2).compare("base", {"a": "a", "b": "b"}, {})
+    assert order == ["base a b 0", "a base 1"]
     assert comparisons["b"].problem == "crashed"
     assert comparisons["b"].trials == []
 
 
 def test_no_pair_begins_that_would_end_after_the_deadline() -> None:
-    turns = Turns[float](lambda side, _: Trial(side), 5, deadline=0.0)
-    assert turns.compare(1.0, {"late": 2.0})["late"].text() == "not measured"
+    turns = Turns(equal_trials, 5, deadline=0.0)
+    assert turns.compare(1.0, {"late": 2.0}, {})["late"].text() == "not measured"
+
+
+def test_pairs_go_on_until_the_interval_is_narrow_or_the_candidate_hopeless() -> None:
+    draw = random.Random(2)  # noqa: S311
+
+    def measure(sides: list[float], _: int) -> list[Trial]:
+        return [Trial(side * (1 + 0.05 * draw.random())) for side in sides]
+
+    def pairs(turns: Turns[float]) -> int:
+        return len(turns.compare(1.0, {"fast": 2.0}, {})["fast"].trials)
+
+    assert pairs(Turns(measure, PAIRS)) == 3
+    assert pairs(Turns(measure, PAIRS, widest=0.01)) == PAIRS
+    assert pairs(Turns(measure, PAIRS, worst=1.0)) == 1

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from fastproj.runs import project, trials
+from fastproj.runs import trials
 from program import Fastproj
 
-MACHINE = '{"device": "cpu", "name": "n", "capability": [0, 0], "cores": 2, "torch": "t"}'
+MACHINE = '["cpu", 2, "a machine"]'
 ROW = '{"split": "train", "step": %d, "samples_per_second": 10.0, "seconds": %d}'
 ROWS = "".join(f"{ROW % (step, step)}\n" for step in range(9))
 CONFIG = json.dumps({"config": {"train": {"batch_size": 4, "gradient_accumulation_steps": 1}}})
@@ -44,14 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 BAD = {
-    "machine": [
-        "",
-        "torch",
-        "[1]",
-        "{}",
-        MACHINE.replace("2,", '"x",'),
-        MACHINE.replace("[0, 0]", "5"),
-    ],
+    "machine": ["", "torch", "[1]", "{}"],
     "metrics.jsonl": [
         "no JSON\n",
         "[1]\n",
@@ -59,7 +52,6 @@ BAD = {
         ROWS + '{"split": "train", "step": 9, "seconds": "soon"}\n',
         ROWS.replace("10.0", "NaN"),
         ROWS.replace("10.0", "-1"),
-        '{"split": "train", "step": 1, "loss": 1.0}\n',
         100_000 * "[" + "\n",
     ],
     "config.json": ["", "[]", "{}", '{"config": 5}', '{"config":' * 100_000],
@@ -114,12 +106,9 @@ def test_what_hangs_is_ended(
     fastproj: Fastproj, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "LONGEST_S", 0.2)
-    monkeypatch.setattr(project, "PROBE_S", 0.2)
     (folder / "metrics.jsonl").write_text("")
     done = fastproj("bench", cwd=folder)
     assert "the training command fails: not 3 rows of metrics within the time" in done.stderr
-    (folder / ".venv/bin/python").write_text("#!/bin/sh\nexec sleep 600\n")
-    assert "takes over 0.2 s to import torch" in fastproj("bench", cwd=folder).stderr
 
 
 def test_nothing_is_written_through_a_link(

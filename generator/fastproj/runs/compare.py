@@ -8,20 +8,21 @@ import os
 import subprocess
 import tarfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from ..errors import FastprojError, UsageError, printable
 from .diagnosis import is_lower_better
-from .paired import Comparison, Estimate, Trial, Turns
+from .paired import Comparison, Trial, Turns
 from .project import TrainedProject
 from .run import METRICS, Run, read_runs
 from .times import samples_per_second
-from .trials import Trainer, end_training
+from .training import Command, Training, train
+from .trials import Trainer
 
 LOG = "experiments.jsonl"
 SPEED = "samples_per_second"
@@ -34,73 +35,83 @@ class Side:
     """What is compared: code, and options of its training command."""
 
     name: str
-    trainer: Trainer
+    command: Command
     arguments: list[str]
 
-    def run_name(self, seed: int) -> str:
-        """Return the name of the run with a seed; other code or options have another name."""
-        options = [self.trainer.processes, self.trainer.given, self.arguments]
+    def run(self, seed: int) -> Path:
+        """Return the folder of the run with a seed; other code or options have another one."""
+        project = self.command.project
+        options = [self.command.processes, self.command.given, self.arguments]
         content = hashlib.sha256(repr(options).encode())
-        code = self.trainer.project.code
-        files = [*(code / "src").rglob("*.py"), *(code / "configs").glob("*.yaml")]
+        files = [*(project.code / "src").rglob("*.py"), *(project.code / "configs").glob("*.yaml")]
         for file in sorted(files):
             if file.is_file() and file.name != "tuned.yaml":
-                content.update(f"{file.relative_to(code)}\n".encode(errors="surrogateescape"))
+                content.update(
+                    f"{file.relative_to(project.code)}\n".encode(errors="backslashreplace")
+                )
                 content.update(file.read_bytes())
-        return f"compare-{content.hexdigest()[:8]}-seed{seed}"
+        return project.folder / "runs" / f"compare-{content.hexdigest()[:8]}-seed{seed}"
+
+    def training(self, seed: int, counts_cpu: bool) -> Training:
+        """Return the training with a seed, which resumes one that was killed."""
+        names = self.command.project.names
+        run = self.run(seed)
+        place = [f"--{names.folder}={run.parent}", *names.resume.format(name=run.name).split()]
+        options = [*place, f"--{names.seed}={seed}", *self.arguments]
+        variables = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait use no CPU time
+        return Training(self.command, options, run, counts_cpu, variables=variables)
 
 
-@dataclass(frozen=True)
-class Metric:
-    """What the comparison is about: a validation metric at the end of a run, or the speed."""
+class Metric(NamedTuple):
+    """What a comparison is about: a validation metric at the end of a run, or the speed."""
 
     name: str
     lower_is_better: bool
 
-    def gain(self, mine: Trial, base: Trial) -> float:
-        """Return how much better a trial is than the base."""
-        difference = mine.metric - base.metric
-        return -difference if self.lower_is_better else difference
+
+def higher(mine: Trial, base: Trial) -> float:
+    """Return how much higher the metric of a trial is than that of the base."""
+    return mine.metric - base.metric
 
 
-def train(
-    side: Side,
-    seed: int,
-    metric: str,
-    must_succeed: bool,
-) -> Trial:
-    """Train a side with a seed, and return the metric at the end and the speed."""
-    run = train_run(side, seed)
-    if isinstance(run, str):
-        if must_succeed:
-            raise FastprojError(f"the base fails with seed {seed}: {run}")
-        return Trial(problem=run)
-    speed = samples_per_second(run) or 0.0
-    rows = run.of("val", metric)
-    value = rows[-1][metric] if rows else math.nan
-    if metric == SPEED:
-        value = math.log(speed) if speed else math.nan
-    problem = "" if math.isfinite(value) else f"{metric} is {value} at the end"
-    return Trial(speed, metric=value, problem=problem)
+@dataclass
+class Trials:
+    """Trains sides as ordinary runs."""
 
+    base: Side
+    named: str | None
+    """The metric that the user named."""
+    counts_cpu: bool
+    metric: Metric | None = field(default=None, init=False)
 
-def train_run(side: Side, seed: int) -> Run | str:
-    """Train an ordinary run, or resume or read it if it is there; return the problem of a crash."""
-    trainer = side.trainer
-    names = trainer.project.names
-    name = side.run_name(seed)
-    folder = trainer.project.folder / "runs" / name
-    if run := _finished(folder):
-        return run
-    place = [f"--{names.folder}={folder.parent}", *names.resume.format(name=name).split()]
-    process = trainer.start([*place, f"--{names.seed}={seed}", *side.arguments])
-    try:
-        process.wait()
-    finally:
-        end_training(process, trainer.processes)
-    if process.returncode:
-        return trainer.problem(process)
-    return read_runs([folder])[0]
+    def measure(self, sides: list[Side], seed: int) -> list[Trial]:
+        """Train sides with a seed, unless they have been, and return their metric and speed."""
+        trainings = {}
+        for side in sides:
+            if _finished(side.run(seed)) is None:
+                trainings[side.name] = side.training(seed, self.counts_cpu)
+        train(list(trainings.values()))
+
+        trials = {}
+        for side in sorted(sides, key=lambda side: side is not self.base):  # the base first
+            training = trainings.get(side.name)
+            problem = training.problem if training else ""
+            if problem and side is self.base:
+                raise FastprojError(f"the base fails with seed {seed}: {problem}")
+            trials[side.name] = Trial(problem=problem) if problem else self._trial(side, seed)
+        return [trials[side.name] for side in sides]
+
+    def _trial(self, side: Side, seed: int) -> Trial:
+        (run,) = read_runs([side.run(seed)])
+        self.metric = self.metric or find_metric(run, self.named)
+        name = self.metric.name
+        speed = samples_per_second(run) or 0.0
+        rows = run.of("val", name)
+        value = rows[-1][name] if rows else math.nan
+        if name == SPEED:
+            value = math.log(speed) if speed else math.nan
+        problem = "" if math.isfinite(value) else f"{name} is {value} at the end"
+        return Trial(speed, metric=value, problem=problem)
 
 
 def _finished(folder: Path) -> Run | None:
@@ -108,12 +119,32 @@ def _finished(folder: Path) -> Run | None:
     if not (folder / METRICS).is_file():
         return None
     try:
-        run = read_runs([folder])[0]
+        (run,) = read_runs([folder])
     except FastprojError:  # killed before its first row: it is trained again
         return None
     last = run.rows[-1]
     is_finished = last["split"] == "val" and last["step"] == run.total_steps
     return run if is_finished else None
+
+
+def find_metric(run: Run, named: str | None) -> Metric:
+    """Return the metric that is named, or that the recipe monitors."""
+    name = named or str(run.option("train.monitor") or "loss")
+    if name == SPEED:
+        return Metric(name, lower_is_better=False)
+    known = sorted(run.columns["val"].keys() - {"step", "seconds"})
+    if not known:
+        every = run.names.name("train.eval_every")
+        raise UsageError(f"the runs have no validation: lower {every}")
+    if name not in known:
+        raise UsageError(f"the runs have no metric {name}: choose from {', '.join(known)}")
+    lower_is_better = is_lower_better(run, name)
+    if lower_is_better is None:
+        raise UsageError(
+            f"it is not known whether a lower {name} is better: set train.monitor to it, "
+            "and train.monitor_mode"
+        )
+    return Metric(name, lower_is_better)
 
 
 def at_commit(project: TrainedProject, commit: str, folder: Path) -> TrainedProject:
@@ -157,151 +188,94 @@ class Request:
 
     def run(self) -> tuple[list[dict[str, Any]], bool]:
         """Return a record of each candidate, and whether it was interrupted."""
+        command = self.trainer.command
+        if not self.base:
+            return self._compare(Side("the recipe", command, []))
+        project = at_commit(command.project, self.base, self.trainer.folder / "base")
+        return self._compare(Side(self.base, replace(command, project=project), []))
+
+    def _compare(self, base: Side) -> tuple[list[dict[str, Any]], bool]:
         begin = time.monotonic()
-        base = Side(self.base or "the recipe", self.trainer, [])
-        if self.base:
-            project = at_commit(self.trainer.project, self.base, self.trainer.folder / "base")
-            base = replace(base, trainer=replace(self.trainer, project=project))
         sides = {}
         for texts in self.candidates:
             name = " ".join(texts) or "the working tree"
-            sides[name] = Side(name, self.trainer, arguments(texts))
-
-        results: list[Result] = []
+            sides[name] = Side(name, self.trainer.command, arguments(texts))
+        has_workers = any("num_workers" in str(texts) for texts in self.candidates)
+        trials = Trials(base, self.metric, self.trainer.counts_cpu({}) and not has_workers)
         comparisons: dict[str, Comparison] = {}
         deadline = math.inf if self.hours is None else begin + 3600 * self.hours
         bar = tqdm(total=self.seeds * (1 + len(sides)), unit=" runs", disable=None)
+        turns = Turns[Side](trials.measure, self.seeds, deadline, bar.update, higher)
         interrupted = False
         try:
-            metric = self._find_metric(base)
-            turns = Turns[Side](
-                lambda side, seed: train(side, seed, metric.name, must_succeed=side is base),
-                self.seeds,
-                deadline,
-                bar.update,
-                metric.gain,
-                time.monotonic() - begin,
-            )
-            turns.compare(base, sides, comparisons=comparisons)
+            turns.compare(base, sides, comparisons)
         except (KeyboardInterrupt, SystemExit):  # the latter by SIGTERM
             interrupted = True
         bar.close()
+
+        folder = self.trainer.command.project.folder
+        records = []
         for name, comparison in comparisons.items():
-            results.append(Result(name, metric, comparison))
-        seconds = time.monotonic() - begin
-        project = self.trainer.project
-        return [result.record(base.name, project, seconds) for result in results], interrupted
-
-    def _find_metric(self, base: Side) -> Metric:
-        """Train the base once, and return the metric that is named or that the recipe monitors."""
-        run = train_run(base, 0)
-        if isinstance(run, str):
-            raise FastprojError(f"the training command fails: {run}")
-        name = self.metric or str(run.option("train.monitor") or "loss")
-        if name == SPEED:
-            return Metric(name, lower_is_better=False)
-        known = sorted(run.columns["val"].keys() - {"step", "seconds"})
-        if not known:
-            every = run.names.name("train.eval_every")
-            raise UsageError(f"the runs have no validation: lower {every}")
-        if name not in known:
-            raise UsageError(f"the runs have no metric {name}: choose from {', '.join(known)}")
-        lower_is_better = is_lower_better(run, name)
-        if lower_is_better is None:
-            raise UsageError(
-                f"it is not known whether a lower {name} is better: set train.monitor to it, "
-                "and train.monitor_mode"
-            )
-        return Metric(name, lower_is_better)
+            facts = {
+                "date": time.strftime("%Y-%m-%d %H:%M"),
+                "commit": _commit(folder),
+                "base": base.name,
+                "candidate": name,
+                "seconds": round(time.monotonic() - begin, 1),
+            }
+            metric = trials.metric or Metric(self.metric or "", lower_is_better=False)
+            records.append(facts | record(comparison, metric))
+        return records, interrupted
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a comparison says about a candidate."""
+def verdict(comparison: Comparison, metric: Metric) -> str:
+    """Return one of: crash, not compared, better, worse, no difference shown."""
+    if comparison.problem:
+        return "crash"
+    if len(comparison.trials) < 2:
+        return "not compared"
+    change = comparison.estimate(higher)
+    if not change.is_clear:
+        return "no difference shown"
+    return "worse" if (change.mean > 0) == metric.lower_is_better else "better"
 
-    name: str
-    metric: Metric
-    comparison: Comparison
 
-    @property
-    def change(self) -> Estimate:
-        """How much higher the metric is, with its interval."""
-        gain = self.comparison.estimate(self.metric.gain)
-        if self.metric.lower_is_better:
-            return Estimate(-gain.mean, -gain.high, -gain.low, gain.pairs)
-        return gain
+def record(comparison: Comparison, metric: Metric) -> dict[str, Any]:
+    """Return what a comparison says about its candidate."""
+    answer = verdict(comparison, metric)
+    facts: dict[str, Any] = {
+        "metric": metric.name,
+        "pairs": len(comparison.trials),
+        "verdict": answer,
+        "decision": {"better": "keep", "crash": "crash"}.get(answer, "discard"),
+    }
+    if answer == "crash":
+        return facts | {"text": f"crash: {comparison.problem}"}
+    if answer == "not compared":
+        reason = "fewer than two pairs were trained, which is no evidence"
+        return facts | {"text": f"not compared: {reason}"}
 
-    @property
-    def speed(self) -> list[float]:
-        """How many times as fast it is, with its interval."""
-        estimate = self.comparison.estimate()
-        logarithms = (estimate.mean, estimate.low, estimate.high)
-        return [math.exp(value) for value in logarithms]
+    change, low, high, pairs = comparison.estimate(higher)
+    facts |= {"change": change, "interval": [low, high]}
+    text = f"{answer}: "
+    if metric.name != SPEED:
+        text += f"{metric.name} {change:+.3g} (95%: {low:+.3g} to {high:+.3g}, {pairs} pairs); "
+    speed, low, high, _ = comparison.speed()
+    facts |= {"speed": speed, "speed_interval": [low, high]}
+    text += f"{speed:.2f} times as fast (95%: {low:.2f} to {high:.2f})"
+    if answer == "no difference shown":
+        text += _needed(comparison)
+    return facts | {"text": text}
 
-    @property
-    def verdict(self) -> str:
-        """Return one of: crash, not compared, better, worse, no difference shown."""
-        if self.comparison.problem:
-            return "crash"
-        if len(self.comparison.trials) < 2:
-            return "not compared"
-        gain = self.comparison.estimate(self.metric.gain)
-        if not gain.is_clear:
-            return "no difference shown"
-        return "better" if gain.mean > 0 else "worse"
 
-    def text(self) -> str:
-        """Return the answer in one line."""
-        if self.verdict == "crash":
-            return f"crash: {self.comparison.problem}"
-        if self.verdict == "not compared":
-            return "not compared: fewer than two pairs were trained, which is no evidence"
-        change = self.change
-        text = f"{self.verdict}: "
-        if self.metric.name != SPEED:
-            interval = f"95%: {change.low:+.3g} to {change.high:+.3g}"
-            text += f"{self.metric.name} {change.mean:+.3g} ({interval}, {change.pairs} pairs); "
-        speed, low, high = self.speed
-        text += f"{speed:.2f} times as fast (95%: {low:.2f} to {high:.2f})"
-        return text + self._needed()
-
-    def _needed(self) -> str:
-        """Return how many pairs would show half of the spread of the base's runs."""
-        values = [trial.metric for trial in self.comparison.base]
-        if self.verdict != "no difference shown" or len(values) < 2 or stdev(values) == 0:
-            return ""
-        pairs = zip(self.comparison.trials, self.comparison.base, strict=True)
-        noise = stdev([self.metric.gain(mine, base) for mine, base in pairs])
-        half = stdev(values) / 2
-        needed = math.ceil(SHOWN * (noise / half) ** 2) + 2
-        return f"; about {needed} pairs would show {half:.2g}, half of the spread between seeds"
-
-    def record(
-        self,
-        base: str,
-        project: TrainedProject,
-        seconds: float,
-    ) -> dict[str, Any]:
-        """Return the line of experiments.jsonl."""
-        decision = {"better": "keep", "crash": "crash"}.get(self.verdict, "discard")
-        record: dict[str, Any] = {
-            "date": time.strftime("%Y-%m-%d %H:%M"),
-            "commit": _commit(project.folder),
-            "base": base,
-            "candidate": self.name,
-            "metric": self.metric.name,
-            "pairs": len(self.comparison.trials),
-            "verdict": self.verdict,
-            "decision": decision,
-            "seconds": round(seconds, 1),
-            "text": self.text(),
-        }
-        if len(self.comparison.trials) > 1:
-            change = self.change
-            speed, *interval = self.speed
-            record |= {"change": change.mean, "interval": [change.low, change.high]}
-            record |= {"speed": speed, "speed_interval": interval}
-        return record
+def _needed(comparison: Comparison) -> str:
+    """Return how many pairs would show half of the spread of the base's runs."""
+    half = stdev([trial.metric for trial in comparison.base]) / 2
+    if half == 0:
+        return ""
+    noise = stdev(comparison.differences(higher))
+    needed = math.ceil(SHOWN * (noise / half) ** 2) + 2
+    return f"; about {needed} pairs would show {half:.2g}, half of the spread between seeds"
 
 
 def _commit(folder: Path) -> str:

@@ -21,8 +21,6 @@ LAST = 0.03
 """Its part for the last look."""
 FIRST_LOOK = 3
 """Pairs before the first look."""
-HOPELESS = math.log(0.7)
-"""A difference of the first pair below which a candidate of tune is not tried again."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,6 @@ class Trial:
     """What a training measured."""
 
     samples_per_second: float = 0.0
-    peak_mb: float | None = None
-    """Largest memory of the process in 10^6 bytes; None if the system does not tell."""
     metric: float = math.nan
     """The validation metric at the end, if the training was a whole one."""
     problem: str = ""
@@ -53,7 +49,7 @@ class Estimate(NamedTuple):
 
 
 Difference = Callable[[Trial, Trial], float]
-"""Of a candidate's trial and that of the base; positive if the candidate's is better."""
+"""Of a candidate's trial and that of the base."""
 
 
 def log_speed(mine: Trial, base: Trial) -> float:
@@ -82,19 +78,19 @@ class Comparison:
             self.trials.append(trial)
             self.base.append(base)
 
+    def differences(self, difference: Difference = log_speed) -> list[float]:
+        """Return the difference of each pair."""
+        pairs = zip(self.trials, self.base, strict=True)
+        return [difference(mine, base) for mine, base in pairs]
+
     def estimate(self, difference: Difference = log_speed) -> Estimate:
         """Return the mean difference, with its interval at the look that decided or the last."""
-        now = self._look(difference, is_last=False)
-        return now if now.is_clear else self._look(difference, is_last=True)
+        now = self.look(difference)
+        return now if now.is_clear else self.look(difference, is_last=True)
 
-    def is_decided(self, difference: Difference) -> bool:
-        """Whether no further pair is needed; equal differences are no early evidence."""
-        now = self._look(difference, is_last=False)
-        return bool(self.problem) or (now.is_clear and now.low < now.high)
-
-    def _look(self, difference: Difference, is_last: bool) -> Estimate:
-        pairs = zip(self.trials, self.base, strict=True)
-        differences = [difference(mine, base) for mine, base in pairs]
+    def look(self, difference: Difference, is_last: bool = False) -> Estimate:
+        """Return the mean difference, with the interval of the look after the present pairs."""
+        differences = self.differences(difference)
         share = 0.0
         if is_last or len(differences) >= self.most:
             share = LAST if self.most > FIRST_LOOK else ERROR
@@ -102,16 +98,21 @@ class Comparison:
             share = (ERROR - LAST) / (self.most - FIRST_LOOK)
         return estimate(differences, share / self.candidates)
 
+    def speed(self) -> Estimate:
+        """Return how many times as fast the candidate is."""
+        mean, low, high, pairs = self.estimate()
+        return Estimate(math.exp(mean), math.exp(low), math.exp(high), pairs)
+
     def text(self) -> str:
         """Return how much faster the candidate is."""
         if self.problem or not self.trials:
             return self.problem or "not measured"
-        speed = self.estimate()
-        if len(self.trials) < 2:
-            return f"{math.exp(speed.mean):.2f} times as fast in one round, which is no evidence"
-        interval = f"95%: {math.exp(speed.low):.2f} to {math.exp(speed.high):.2f}"
-        ratio = f"{math.exp(speed.mean):.2f} times as fast ({interval}, {speed.pairs} rounds)"
-        return ratio if speed.is_clear else f"no difference shown: {ratio}"
+        mean, low, high, pairs = self.speed()
+        ratio = f"{mean:.2f} times as fast"
+        if pairs < 2:
+            return f"{ratio} in one pair, which is no evidence"
+        ratio += f" (95%: {low:.2f} to {high:.2f}, {pairs} pairs)"
+        return ratio if self.estimate().is_clear else f"no difference shown: {ratio}"
 
 
 def estimate(differences: list[float], error: float) -> Estimate:
@@ -159,15 +160,19 @@ def student_t_within(t: float, freedom: int) -> float:
 class Turns(Generic[Side]):
     """Makes the trials of comparisons."""
 
-    measure: Callable[[Side, int], Trial]
-    """Trains a side with a seed."""
+    measure: Callable[[list[Side], int], list[Trial]]
+    """Trains sides with a seed."""
     most: int
     """Pairs of each comparison."""
     deadline: float = math.inf
     """Of `time.monotonic`; no pair begins that would end later."""
-    tick: Callable[[], object] = bool
-    """Called after each trial."""
+    tick: Callable[[int], object] = bool
+    """Called with the number of trials after them."""
     difference: Difference = log_speed
+    widest: float = math.inf
+    """The widest interval that is clear enough."""
+    worst: float = -math.inf
+    """A mean difference below which a candidate is not tried again."""
     longest_s: float = 0.0
     """The longest trial so far."""
 
@@ -175,46 +180,39 @@ class Turns(Generic[Side]):
         self,
         base: Side,
         candidates: Mapping[str, Side],
-        drop: bool = False,
-        comparisons: dict[str, Comparison] | None = None,
+        comparisons: dict[str, Comparison],
     ) -> dict[str, Comparison]:
         """Measure each candidate beside the base until its difference is clear.
 
         Args:
             base: the side that the candidates are compared with.
             candidates: the other sides.
-            drop: whether a candidate that is hopelessly slow has one pair only.
             comparisons: has what is known if this is interrupted.
         """
-        comparisons = {} if comparisons is None else comparisons
         for name in candidates:
             comparisons[name] = Comparison(self.most, len(candidates))
         left = list(candidates)
         for seed in range(self.most):
             if not left or not self.has_time(1 + len(left)):
                 break
-            sides = [base, *(candidates[name] for name in left)]
-            order = list(range(len(sides)))
-            trials: dict[int, Trial] = {}
-            for place in reversed(order) if seed % 2 else order:
-                trials[place] = self._trial(sides[place], seed)
-            for place, name in enumerate(left, 1):
-                comparisons[name].add(trials[place], trials[0])
-            left = [name for name in left if not self._is_over(comparisons[name], drop)]
+            sides = {"": base} | {name: candidates[name] for name in left}
+            order = list(sides)[:: -1 if seed % 2 else 1]
+            begin = time.monotonic()
+            measured = self.measure([sides[name] for name in order], seed)
+            trials = dict(zip(order, measured, strict=True))
+            self.longest_s = max(self.longest_s, (time.monotonic() - begin) / len(order))
+            self.tick(len(order))
+            for name in left:
+                comparisons[name].add(trials[name], trials[""])
+            left = [name for name in left if not self._is_over(comparisons[name])]
         return comparisons
 
     def has_time(self, trials: int) -> bool:
         """Whether this many trials can end before the deadline."""
         return time.monotonic() + trials * self.longest_s < self.deadline
 
-    def _trial(self, side: Side, seed: int) -> Trial:
-        begin = time.monotonic()
-        trial = self.measure(side, seed)
-        self.longest_s = max(self.longest_s, time.monotonic() - begin)
-        self.tick()
-        return trial
-
-    def _is_over(self, comparison: Comparison, drop: bool) -> bool:
-        if comparison.is_decided(self.difference):
-            return True
-        return drop and comparison.estimate().mean < HOPELESS
+    def _is_over(self, comparison: Comparison) -> bool:
+        """Whether no further pair is needed; equal differences are no early evidence."""
+        now = comparison.look(self.difference)
+        is_decided = now.is_clear and 0 < now.high - now.low <= self.widest
+        return bool(comparison.problem) or is_decided or now.mean < self.worst

@@ -3,8 +3,9 @@
 import json
 import os
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import FastprojError
 from ..template.answers import ANSWERS_FILE
@@ -12,37 +13,26 @@ from ..template.yaml_file import read_answers
 from .frameworks import Framework, framework
 
 PROBE = """
-import json, os, platform, torch
+import json, os, platform, sys, torch
 accelerator = torch.accelerator.current_accelerator(check_available=True)
-name, capability = platform.processor() or platform.machine(), [0, 0]
-if accelerator and accelerator.type == "cuda":
-    name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
-elif os.path.exists("/proc/cpuinfo"):
+device = accelerator.type if accelerator else "cpu"
+name = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+if device == "cpu" and os.path.exists("/proc/cpuinfo"):
     lines = [line for line in open("/proc/cpuinfo") if line.startswith("model name")]
     name = lines[0].split(":", 1)[1].strip() if lines else name
 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-print(json.dumps({"device": accelerator.type if accelerator else "cpu", "name": name,
-    "capability": capability, "cores": cores, "torch": torch.__version__}))
+print(json.dumps([device, cores, f"{name}, {cores} cores, torch {torch.__version__}"]))
 """
 """Run by the project's Python, as fastproj has no torch."""
-PROBE_S = 120
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """The machine as the project's torch sees it."""
 
     device: str
-    name: str
-    """Name of the GPU, or of the processor."""
-    capability: list[int]
-    """CUDA compute capability, or [0, 0]."""
     cores: int
-    torch: str
-
-    def text(self) -> str:
-        """Return one line about it."""
-        return f"{self.name}, {self.cores} cores, torch {self.torch}"
+    text: str
+    """One line about it."""
 
 
 @dataclass(frozen=True)
@@ -68,30 +58,20 @@ class TrainedProject:
 
     def machine(self) -> Machine:
         """Ask the project's torch about the machine."""
+        done = subprocess.run(
+            [self.python, "-c", PROBE],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=self.environment(),
+            check=False,
+        )
         try:
-            done = subprocess.run(
-                [self.python, "-c", PROBE],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                env=self.environment(),
-                check=False,
-                timeout=PROBE_S,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise FastprojError(f"{self.python} takes over {PROBE_S} s to import torch") from error
-        if done.returncode:
+            return Machine(*json.loads(done.stdout))
+        except (ValueError, TypeError) as error:
             reason = (done.stderr.strip() or "it printed nothing").splitlines()[-1]
             raise FastprojError(
                 f"{self.python} cannot import torch ({reason}): run `make setup`, or pass --python"
-            )
-        try:
-            machine = Machine(**json.loads(done.stdout.splitlines()[-1]))
-            # of the right types
-            return replace(machine, cores=int(machine.cores), capability=list(machine.capability))
-        except (ValueError, TypeError, IndexError) as error:
-            raise FastprojError(
-                f"{self.python} is not a Python that has torch: pass another --python"
             ) from error
 
 

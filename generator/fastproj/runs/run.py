@@ -98,6 +98,12 @@ def _newest(start: Path) -> Path:
 
 def _read(folder: Path, name: str) -> Run:
     record = _record(folder / CONFIG)
+    rows = read_rows(folder / METRICS)
+    if not rows:
+        raise FastprojError(
+            f"{folder / METRICS} has no row of metrics yet: "
+            "wait until the run has logged its first steps"
+        )
     steps = record.get("steps")  # of Lightning, it can be Infinity
     is_known = isinstance(steps, int) and 0 < steps <= LARGEST
     command = record.get("command") or ""
@@ -108,7 +114,7 @@ def _read(folder: Path, name: str) -> Run:
     return Run(
         name=printable(name),
         folder=folder,
-        rows=_rows(folder / METRICS),
+        rows=rows,
         options=record["config"],
         starts=starts if isinstance(starts, list) else [],
         versions=versions if isinstance(versions, dict) else {},
@@ -120,7 +126,8 @@ def _read(folder: Path, name: str) -> Run:
     )
 
 
-def _rows(file: Path) -> list[Row]:
+def read_rows(file: Path) -> list[Row]:
+    """Return the rows of metrics.jsonl; none before the first one is written."""
     lines = file.read_bytes().split(b"\n")
     rows = []
     for number, line in enumerate(lines, 1):
@@ -131,10 +138,6 @@ def _rows(file: Path) -> list[Row]:
                 f"{file}, line {number}: not a row of metrics; "
                 "the file is damaged, or of another program"
             )
-    if not rows:
-        raise FastprojError(
-            f"{file} has no row of metrics yet: wait until the run has logged its first steps"
-        )
     return rows
 
 

@@ -149,12 +149,7 @@ def text(runs: list[Run]) -> str:
     table |= shares(runs)
     if len(runs) > 1:
         table |= differing(runs)
-    first = max(map(len, table))
-    lines = [f"{name:{first}}" for name in table]
-    for column in zip(*table.values(), strict=True):
-        width = max(map(len, column))
-        lines = [f"{line}  {cell:>{width}}" for line, cell in zip(lines, column, strict=True)]
-
+    lines = in_columns([[name, *cells] for name, cells in table.items()])
     for run in runs:
         begin = "" if len(runs) == 1 else f"{run.name}: "
         happened = events(run)
@@ -162,3 +157,15 @@ def text(runs: list[Run]) -> str:
         if len(happened) > SHOWN:
             lines.append(f"{begin}{len(happened) - SHOWN} more events; the page has them")
     return "\n".join([*lines, "", *findings(runs)])
+
+
+def in_columns(rows: list[list[str]]) -> list[str]:
+    """Return a line for each row; all columns but the first are aligned at their ends."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        line = f"{row[0]:{widths[0]}}"
+        for cell, width in zip(row[1:], widths[1:], strict=True):
+            line += f"  {cell:>{width}}"
+        lines.append(line)
+    return lines
