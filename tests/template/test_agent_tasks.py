@@ -1,0 +1,54 @@
+"""The tasks for coding agents: a check passes only if its task is done."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from matrix import ROOT, tiers
+
+FOLDER = ROOT / "benchmarks/agents"
+SOLUTIONS = ROOT / "tests/support/agent_solutions.py"
+NAMES = sorted(file.stem for file in FOLDER.glob("*.md") if file.with_suffix(".py").exists())
+CHEAP = ["launcher", "update_conflict"]
+"""The tasks whose check trains little or not at all."""
+
+
+def run(*command: str | Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", tiers(CHEAP, (name for name in NAMES if name not in CHEAP)))
+def test_check_passes_only_when_the_task_is_done(
+    name: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "task"
+    tasks = FOLDER / "tasks.py"
+    prepared = run(tasks, "prepare", name, folder, environment=environment)
+    assert prepared.returncode == 0, prepared.stderr
+    untouched = run(tasks, "check", name, folder, environment=environment)
+    assert untouched.returncode == 1, untouched.stderr
+    assert untouched.stdout.startswith(f"{name}: not done: ")
+    solved = run(SOLUTIONS, name, folder / "study", environment=environment)
+    assert solved.returncode == 0, solved.stderr
+    done = run(tasks, "check", name, folder, environment=environment)
+    assert (done.returncode, done.stdout) == (0, f"{name}: done\n"), done.stdout + done.stderr
+
+
+def test_each_task_is_listed_and_agents_file_can_be_left_out(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    listed = run(FOLDER / "tasks.py", "list", environment=environment)
+    assert sorted(line.split()[0] for line in listed.stdout.splitlines()) == NAMES
+    assert len(NAMES) == 12
+    options = ["prepare", NAMES[0], str(tmp_path / "task"), "--without-agents-file"]
+    assert run(FOLDER / "tasks.py", *options, environment=environment).returncode == 0
+    assert not (tmp_path / "task/study/AGENTS.md").exists()
