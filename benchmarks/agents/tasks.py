@@ -8,7 +8,6 @@ python benchmarks/agents/tasks.py check own_csv build/own_csv     # status 0 if 
 
 import argparse
 import importlib
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,6 @@ TASKS = {
     "two_rates": "compare two learning rates",
 }
 """The modules of the tasks, and what each asks for."""
-FAR_FUTURE = 4_000_000_000.0
-"""Time of the environment's mark: make then never installs into it."""
 
 
 def prepare(name: str, folder: Path, has_agents_file: bool) -> None:
@@ -44,8 +41,8 @@ def prepare(name: str, folder: Path, has_agents_file: bool) -> None:
     common.write_template(template)
     answer = f"agents={str(has_agents_file).lower()}"
     project = common.render(folder, task.MODEL, "--template", str(template), "--data", answer)
-    add_environment(project)
     task.prepare(project)
+    add_environment(project)
     if common.git(project, "status", "--porcelain"):
         common.git(project, "add", "--all")
         common.git(project, "commit", "--quiet", "--message", "Our files")
@@ -64,9 +61,7 @@ def add_environment(project: Path) -> None:
         file = programs / name
         file.write_text(f'#!/bin/sh\nPYTHONPATH="{project / "src"}" {command}\n')
         file.chmod(0o755)
-    ready = project / ".venv/.ready"
-    ready.touch()
-    os.utime(ready, (FAR_FUTURE, FAR_FUTURE))
+    (project / ".venv/.ready").touch()
 
 
 def check(name: str, folder: Path) -> int:
