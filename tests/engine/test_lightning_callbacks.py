@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 import yaml
-from engine import equal
+from engine import equal, summary
 from lightning.pytorch.tuner.tuning import Tuner
 from lightning_runs import IGNORED, LightningProject, Project, column, rows, saved
 from matrix import ROOT
@@ -33,6 +33,14 @@ def test_early_stopping_ends_the_run(
     ]
     cli = p.run(tmp_path, *options, "--trainer.max_steps=1000")
     assert cli.trainer.global_step == 9, "the third validation"
+    found = summary(tmp_path)
+    assert (found["exit"], found["steps"]) == ("finished", 9)
+    assert found["best"]["loss"] == min(row["loss"] for row in rows(tmp_path, "val"))
+    assert found["last"]["step"] == 9
+    assert found["samples_per_second"] > 0
+    assert found["peak_memory_mb"] > 50
+    p.run(tmp_path / "timed", "--trainer.max_steps=100000", "--trainer.max_time=00:00:00:01")
+    assert summary(tmp_path / "timed")["exit"] == "stopped"
 
 
 def test_average_of_the_weights_is_validated_and_saved(

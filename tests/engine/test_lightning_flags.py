@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 import torch
-from engine import overwriting
+from engine import overwriting, summary
 from lightning_runs import IGNORED, LightningProject, Project, column, rows
 from torch import distributed, nn
 from torch.multiprocessing.spawn import start_processes
@@ -85,6 +85,7 @@ def test_non_finite_loss_ends_the_run_with_one_line(
     assert ended.value.code == 1
     printed = capsys.readouterr().err
     assert printed.endswith("lower model.lr\n")
+    assert summary(tmp_path)["exit"] == "error"
 
 
 def test_optimizer_follows_one_cycle(

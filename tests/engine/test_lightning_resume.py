@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 import torch
-from engine import equal, times
+from engine import equal, summary, times
 from lightning_runs import IGNORED, LightningProject, Project, column, rows, saved
 from matrix import EVERY
 from warm import run_python
@@ -169,6 +169,7 @@ def test_signals_end_a_run_without_a_checkpoint(
         done = run.finish()
         assert done.returncode == status, done.stderr
         assert not (folder / "a/checkpoints").exists()
+        assert summary(folder)["exit"] == "stopped"
 
 
 class Killed(BaseException):

@@ -14,7 +14,8 @@ from accelerate import PartialState
 from accelerate.tracking import GeneralTracker
 from tqdm import tqdm
 
-from .record import FILE, SUMMARY, extend, read, summary
+from .record import FILE, extend, read
+from .summary import SUMMARY, summary
 
 
 class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no types

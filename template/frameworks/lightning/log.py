@@ -1,4 +1,4 @@
-"""The record of a run: metrics.jsonl, config.json with its options and versions, last.ckpt."""
+"""The record of a run: metrics.jsonl, config.json, summary.json, last.ckpt."""
 
 import json
 import math
@@ -14,10 +14,11 @@ from typing import Any
 import torch
 import yaml
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from lightning.pytorch.cli import SaveConfigCallback
 
 from .errors import UserError
+from .summary import SUMMARY, summary
 
 TRAINER = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision")
 """Options of the Trainer that a resumed run must repeat."""
@@ -97,6 +98,29 @@ class RunLog(SaveConfigCallback):
     def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking:
             self._write(trainer, "val", {})
+
+    def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
+        self._write_summary(trainer)
+
+    def on_exception(self, trainer: Any, *_: Any) -> None:
+        self._write_summary(trainer)
+
+    def _write_summary(self, trainer: Any) -> None:
+        """Write how the run ends; its best validation is that of the checkpoint callback."""
+        if not trainer.is_global_zero or not hasattr(self, "file"):  # not started
+            return
+        monitor = "loss"
+        mode = "min"
+        total_steps = 0.0
+        for callback in trainer.callbacks:
+            if isinstance(callback, ModelCheckpoint) and callback.monitor:
+                monitor = callback.monitor.removeprefix("val/")
+                mode = callback.mode
+            if isinstance(callback, Timer) and (callback.time_remaining() or 0) < 0:
+                total_steps = math.inf  # stopped by max_time
+        with suppress(OSError, ValueError):  # a full disk ended the run
+            text = summary(self.file.parent, total_steps, monitor, mode)
+            _replace(self.file.with_name(SUMMARY), text)
 
     def _write(
         self,

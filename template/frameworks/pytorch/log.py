@@ -19,8 +19,9 @@ from .checkpoint import write_text
 from .distributed import explain_device
 from .loader import Loader
 from .precision import best
-from .record import FILE, SUMMARY, check, extend, read, summary, trained_with
+from .record import FILE, check, extend, read, trained_with
 from .run import Run
+from .summary import SUMMARY, summary
 
 
 class Log:
