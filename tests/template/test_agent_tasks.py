@@ -10,8 +10,8 @@ from matrix import ROOT, tiers
 FOLDER = ROOT / "benchmarks/agents"
 SOLUTIONS = ROOT / "tests/support/agent_solutions.py"
 NAMES = sorted(file.stem for file in FOLDER.glob("*.md") if file.with_suffix(".py").exists())
-CHEAP = ["launcher", "update_conflict"]
-"""The tasks whose check trains little or not at all."""
+CHEAP = ["launcher"]
+"""The tasks whose check trains nothing."""
 
 
 def run(*command: str | Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -32,8 +32,10 @@ def test_check_passes_only_when_the_task_is_done(
 ) -> None:
     folder = tmp_path / "task"
     tasks = FOLDER / "tasks.py"
-    prepared = run(tasks, "prepare", name, folder, environment=environment)
+    options = ["--without-agents-file"]
+    prepared = run(tasks, "prepare", name, folder, *options, environment=environment)
     assert prepared.returncode == 0, prepared.stderr
+    assert not (folder / "study/AGENTS.md").exists()
     untouched = run(tasks, "check", name, folder, environment=environment)
     assert untouched.returncode == 1, untouched.stderr
     assert untouched.stdout.startswith(f"{name}: not done: ")
@@ -43,12 +45,7 @@ def test_check_passes_only_when_the_task_is_done(
     assert (done.returncode, done.stdout) == (0, f"{name}: done\n"), done.stdout + done.stderr
 
 
-def test_each_task_is_listed_and_agents_file_can_be_left_out(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_each_task_is_listed(environment: dict[str, str]) -> None:
     listed = run(FOLDER / "tasks.py", "list", environment=environment)
     assert sorted(line.split()[0] for line in listed.stdout.splitlines()) == NAMES
     assert len(NAMES) == 12
-    options = ["prepare", NAMES[0], str(tmp_path / "task"), "--without-agents-file"]
-    assert run(FOLDER / "tasks.py", *options, environment=environment).returncode == 0
-    assert not (tmp_path / "task/study/AGENTS.md").exists()
