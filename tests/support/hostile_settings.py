@@ -144,24 +144,6 @@ def read_only_files(project: Path) -> None:
         file.chmod(0o444)
 
 
-def read_only_folder(project: Path) -> None:
-    edited_another_function(project)
-    commit(project)
-    (project / "src/proj").chmod(0o555)
-
-
-def read_only_git(project: Path) -> None:
-    edited_another_function(project)
-    commit(project)
-    (project / ".git/objects").chmod(0o555)
-
-
-def read_only_home(project: Path) -> None:
-    edited_another_function(project)
-    commit(project)
-    (project.parent / "home").chmod(0o555)
-
-
 def corrupt_home(project: Path) -> None:
     for folder in ("home/.fastproj", "home/.local/share/fastproj"):
         (project.parent / folder).mkdir(parents=True)

@@ -14,11 +14,6 @@ from updating import commit, git
 
 Change = Callable[[Path], None]
 CONFIG = "[core]\n\tfsmonitor = touch HACKED\n"
-LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-REGEX = "\"{{ x | regex_search('^(a|aa)+$b') }}\""
-DOUBLING = (
-    "{% set n = namespace(x='x') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
-)
 HOOK = "#!/bin/sh\ntouch HACKED\n"
 
 
@@ -206,21 +201,12 @@ TEMPLATES: list[Change] = [
     questions(
         "validator", 'x: {type: str, default: a, validator: "{{ range(99999999) | list }}"}\n'
     ),
-    questions("regex", f"x: {{type: str, default: {'a' * 35}, validator: {REGEX}}}\n"),
     questions("secret", "_secret_questions: [gpus]\ngpus: {type: int, secret: true, default: 1}\n"),
     device,
     submodule,
 ]
-EXPENSIVE: list[Change] = [
-    files("huge_text", {"project/x.jinja": "{{ 'x' * 2000000000 }}\n"}),
-    files("huge_number", {"project/x.jinja": "{{ 9 ** 9 ** 9 }}\n"}),
-    files("endless", {"project/x.jinja": LOOP}),
-    files("huge_name", {"project/{{ 'x' * 2000000000 }}.txt": "x\n"}),
-    files("doubling", {"project/x.jinja": DOUBLING}),
-    questions("huge_default", "x: {type: str, default: \"{{ 'x' * 2000000000 }}\"}\n"),
-    questions("endless_when", 'x: {type: str, when: "' + LOOP + '"}\n'),
-]
-"""Without limits, each needs gigabytes or minutes."""
+
+HOOK_TEMPLATE = at("hook", ".git/hooks/pre-commit", HOOK)
 
 
 def publish(change: Change, template: Path) -> None:

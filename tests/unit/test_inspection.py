@@ -1,15 +1,12 @@
 """A template cannot render what git would execute, or a link that leaves the project."""
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 from fastproj.errors import FastprojError
 from fastproj.template.inspection import check_rendered, is_of_git
-from matrix import EVERY
 from program import Fastproj
-from updating import MakeProject, commit, git, project_state
+from updating import commit, git
 
 OF_GIT = [
     ".git",
@@ -97,66 +94,6 @@ def test_link_inside_the_project(target: str, tmp_path: Path) -> None:
     check_rendered(tmp_path, "x")
 
 
-PAYLOADS = {
-    "config": ("{{ '.git' }}/config", "[core]\n\tfsmonitor = touch HACKED\n"),
-    "hook": ("{{ '.git' }}/hooks/pre-commit", "#!/bin/sh\ntouch HACKED\n"),
-    "in a folder": ("src/{{ '.GIT' }}/config", "[core]\n\tfsmonitor = touch HACKED\n"),
-    "bare": ("{{ '.g' ~ 'it' }}", "gitdir: HACKED\n"),
-    "modules": ("{{ '.git' }}modules", '[submodule "x"]\n\tpath = x\n\turl = ext::touch HACKED\n'),
-    "answer": ("{{ project_name and '.git' }}/config", "[alias]\n\tstatus = !touch HACKED\n"),
-}
-
-
-@pytest.mark.parametrize("payload", PAYLOADS if EVERY else ["hook"])
-def test_hostile_template_is_refused(
-    payload: str, make_project: MakeProject, fastproj: Fastproj, fork: Path, tmp_path: Path
-) -> None:
-    """`test_name_of_git` has the other names."""
-    name, content = PAYLOADS[payload]
-    file = fork / "project" / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(content.replace("HACKED", str(tmp_path / "hacked")))
-    file.chmod(0o755)
-    commit(fork)
-    git(fork, "tag", "v0.4.0")
-    (tmp_path / "out").mkdir()
-    git(fork, "bundle", "create", "-q", "../fork.bundle", "HEAD", "--tags")
-    for source in ("fork", "fork.bundle"):
-        template = ["--template", str(tmp_path / source)]
-        result = fastproj("new", "proj", "--yes", *template, "--output", str(tmp_path / "out"))
-        assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
-        assert "which git treats as its own" in result.stderr
-        assert list((tmp_path / "out").iterdir()) == []
-    folder = make_project()
-    before = project_state(folder)
-    for command in (["update"], ["update", "--dry-run"]):
-        result = fastproj(*command, "--template", str(fork), cwd=folder)
-        assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
-        assert "which git treats as its own" in result.stderr
-        assert project_state(folder) == before
-    git(folder, "status")
-    assert not (tmp_path / "hacked").exists()
-
-
-@pytest.mark.parametrize("preserved", [True, False])
-def test_link_of_a_template_is_refused(
-    preserved: bool, fastproj: Fastproj, fork: Path, tmp_path: Path
-) -> None:
-    """Copier would render the link, or what it leads to."""
-    os.symlink("/etc/hostname", fork / "project/host")
-    with (fork / "copier.yml").open("a") as file:
-        file.write(f"_preserve_symlinks: {preserved}\n")
-    commit(fork)
-    template = ["--template", str(fork)]
-    result = fastproj("new", "proj", "--yes", *template, "--output", str(tmp_path))
-    assert (result.returncode, "a symbolic link to '/etc/hostname'" in result.stderr) == (
-        1,
-        True,
-    ), result.stderr
-    assert not (tmp_path / "proj").exists()
-    shutil.rmtree(fork)
-
-
 def test_template_sees_no_variable_and_no_home_of_the_user(
     fastproj: Fastproj, fork: Path, tmp_path: Path
 ) -> None:
@@ -166,8 +103,7 @@ def test_template_sees_no_variable_and_no_home_of_the_user(
     (fork / "project/set.txt.jinja").write_text("{{ '$PATH' | expandvars }}\n")
     commit(fork)
     options = ["--yes", "--template", str(fork), "--output", str(tmp_path)]
-    result = fastproj("new", "proj", *options, MINE="mine", HOME=str(tmp_path))
-    assert result.returncode == 0, result.stderr
+    fastproj("new", "proj", *options, MINE="mine", HOME=str(tmp_path))
     variable, home = (tmp_path / "proj/seen.txt").read_text().split()
     assert variable == "$MINE"
     assert home != str(tmp_path)
@@ -192,8 +128,7 @@ def test_submodule_of_a_template_is_never_a_local_repository(
     who = ["-c", "user.name=u", "-c", "user.email=u@example.org"]
     git(fork, *who, "commit", "-qm", "x")
     git(fork, "tag", "v0.4.0")
-    result = fastproj("new", "proj", "--yes", "--template", str(fork), cwd=tmp_path)
-    assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
+    result = fastproj("new", "proj", "--yes", "--template", str(fork), cwd=tmp_path, status=1)
     assert "transport 'file' not allowed" in result.stderr
     assert not (tmp_path / "proj").exists()
 
@@ -206,7 +141,6 @@ def test_template_cannot_record_another_one(
     answers.write_text(f"{answers.read_text()}\n{line}\n")
     commit(fork)
     git(fork, "tag", "v0.4.0")
-    result = fastproj("new", "proj", "--yes", "--template", str(fork), cwd=tmp_path)
-    assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
+    result = fastproj("new", "proj", "--yes", "--template", str(fork), cwd=tmp_path, status=1)
     assert "records another location or version" in result.stderr
     assert not (tmp_path / "proj").exists()

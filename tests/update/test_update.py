@@ -1,47 +1,11 @@
 """`fastproj update` keeps every edit, from every release and in every state of a project."""
 
 import subprocess
-from itertools import chain
 
+import edits
 import pytest
 import yaml
-from attack import EDITS
-from edits import (
-    PACKAGE,
-    State,
-    added_binary,
-    added_file_of_the_same_name,
-    added_ignored_files,
-    controlling_names,
-    crlf,
-    crlf_of_renamed_file,
-    deleted,
-    deleted_folder,
-    detached,
-    edited_adjacent_line,
-    edited_another_function,
-    edited_binary,
-    edited_one_of_equal_blocks,
-    edited_removed_files,
-    edited_repeated_blocks,
-    edited_same_line,
-    failing_hooks,
-    file_instead_of_folder,
-    file_instead_of_rendered_folder,
-    linked_folder,
-    linked_folder_at_new_path,
-    mode_changed,
-    own_attributes,
-    own_model,
-    renamed,
-    renamed_on_both_sides,
-    renamed_package,
-    renamed_with_crlf,
-    replaced_by_link,
-    unedited,
-    untracked,
-    unusual_names,
-)
+from edits import PACKAGE, State
 from fastproj.errors import CONFLICTS
 from program import Fastproj
 from updating import (
@@ -54,43 +18,43 @@ from updating import (
     unnamed_paths,
 )
 
-# Those that can be true at once; the attack tries each alone, through the real program.
+# Those that can be true at once.
 COMBINED = [
-    [unedited],
+    [edits.unedited],
     [
-        edited_another_function,
-        deleted_folder,
-        edited_binary,
-        added_binary,
-        added_ignored_files,
-        own_model,
-        added_file_of_the_same_name,
+        edits.edited_another_function,
+        edits.deleted_folder,
+        edits.edited_binary,
+        edits.added_binary,
+        edits.added_ignored_files,
+        edits.own_model,
+        edits.added_file_of_the_same_name,
     ],
     [
-        renamed,
-        edited_removed_files,
-        edited_repeated_blocks,
-        file_instead_of_folder,
-        unusual_names,
-        detached,
+        edits.renamed,
+        edits.edited_removed_files,
+        edits.edited_repeated_blocks,
+        edits.file_instead_of_folder,
+        edits.unusual_names,
+        edits.detached,
     ],
-    [edited_adjacent_line, edited_one_of_equal_blocks, failing_hooks],
-    [edited_same_line, mode_changed, own_attributes],
-    [crlf, replaced_by_link],
-    [renamed_with_crlf],
-    [deleted],
-    [renamed_package, linked_folder, controlling_names],
-    [linked_folder_at_new_path, file_instead_of_rendered_folder, crlf_of_renamed_file],
-    [renamed_on_both_sides],
-    [untracked],
+    [edits.edited_adjacent_line, edits.edited_one_of_equal_blocks, edits.failing_hooks],
+    [edits.edited_same_line, edits.mode_changed, edits.own_attributes],
+    [edits.crlf, edits.replaced_by_link],
+    [edits.renamed_with_crlf],
+    [edits.deleted],
+    [edits.renamed_package, edits.linked_folder, edits.controlling_names],
+    [
+        edits.linked_folder_at_new_path,
+        edits.file_instead_of_rendered_folder,
+        edits.crlf_of_renamed_file,
+    ],
+    [edits.renamed_on_both_sides],
+    [edits.untracked],
 ]
 CASES = [("v0.1.0", states) for states in COMBINED] + [
     ("v0.2.0", states) for states in COMBINED[:4]
 ]
-
-
-def test_every_edit_of_the_attack_is_tried() -> None:
-    assert {untracked, *chain.from_iterable(COMBINED)} == {untracked, *EDITS}
 
 
 @pytest.mark.parametrize(
@@ -105,13 +69,14 @@ def test_update_loses_no_edit(
     rendered = read_files(folder)
     for state in states:
         state(folder)
-    if untracked not in states:
+    if edits.untracked not in states:
         git(folder, "add", "-A")
         if git(folder, "status", "--porcelain"):
             commit(folder)
-    before, head = read_files(folder), git(folder, "rev-parse", "HEAD")
+    before = read_files(folder)
+    head = git(folder, "rev-parse", "HEAD")
     (folder / ".git/hooked").unlink(missing_ok=True)
-    result = fastproj("update", cwd=folder)
+    result = fastproj("update", cwd=folder, status=None)
     assert not (folder / ".git/hooked").exists(), "no hook ran"
     conflicts = bool(git(folder, "ls-files", "-u"))
     assert result.returncode == (CONFLICTS if conflicts else 0), result.stdout + result.stderr
@@ -128,16 +93,16 @@ def test_update_loses_no_edit(
     assert read_answers(folder)["_commit"] == "v0.3.0"
 
     undo = result.stdout.strip().splitlines()[-1]
-    subprocess.run(undo, shell=True, check=failing_hooks not in states, cwd=folder)  # noqa: S602
+    subprocess.run(undo, shell=True, check=edits.failing_hooks not in states, cwd=folder)  # noqa: S602
     assert git(folder, "status", "--porcelain", "--untracked-files=no") == ""
     assert read_files(folder) == before
 
 
 def test_edit_stays_in_its_block(make_project: MakeProject, fastproj: Fastproj) -> None:
     folder = make_project("v0.1.0")
-    edited_one_of_equal_blocks(folder)
+    edits.edited_one_of_equal_blocks(folder)
     commit(folder)
-    assert fastproj("update", cwd=folder).returncode == 0
+    fastproj("update", cwd=folder)
     blocks = yaml.safe_load((folder / "configs/default.yaml").read_text())
     assert {name: block["rate"] for name, block in blocks.items()} == {
         "train": 0.1,
@@ -147,15 +112,16 @@ def test_edit_stays_in_its_block(make_project: MakeProject, fastproj: Fastproj) 
     }
 
 
-@pytest.mark.parametrize(("state", "name"), [(crlf, "engine.py"), (renamed_with_crlf, "motor.py")])
+@pytest.mark.parametrize(
+    ("state", "name"), [(edits.crlf, "engine.py"), (edits.renamed_with_crlf, "motor.py")]
+)
 def test_line_endings_cause_no_conflict(
     state: State, name: str, make_project: MakeProject, fastproj: Fastproj
 ) -> None:
     folder = make_project("v0.1.0")
     state(folder)
     commit(folder)
-    result = fastproj("update", cwd=folder)
-    assert result.returncode == 0, result.stdout
+    fastproj("update", cwd=folder)
     content = (folder / PACKAGE / name).read_bytes()
     assert b'"""Of release 3."""\r\n' in content
     assert b"return 21  # mine\r\n" in content
@@ -166,10 +132,9 @@ def test_line_endings_follow_a_rename_of_the_template(
     make_project: MakeProject, fastproj: Fastproj
 ) -> None:
     folder = make_project("v0.1.0")
-    crlf_of_renamed_file(folder)
+    edits.crlf_of_renamed_file(folder)
     commit(folder)
-    result = fastproj("update", cwd=folder)
-    assert result.returncode == 0, result.stdout
+    fastproj("update", cwd=folder)
     content = (folder / PACKAGE / "train.py").read_bytes()
     assert b"# step 3, mine, of the loop\r\n" in content
     assert b"# release 3\r\n" in content
@@ -178,7 +143,7 @@ def test_line_endings_follow_a_rename_of_the_template(
 
 def test_dry_run_changes_nothing(make_project: MakeProject, fastproj: Fastproj) -> None:
     folder = make_project()
-    edited_same_line(folder)
+    edits.edited_same_line(folder)
     commit(folder)
 
     def all_files() -> dict[str, bytes]:
@@ -190,8 +155,7 @@ def test_dry_run_changes_nothing(make_project: MakeProject, fastproj: Fastproj) 
         return {str(file): file.read_bytes() for file in found}
 
     before = all_files()
-    shown = fastproj("update", "--dry-run", cwd=folder)
+    shown = fastproj("update", "--dry-run", cwd=folder, status=CONFLICTS)
     assert all_files() == before
-    result = fastproj("update", cwd=folder)
-    assert shown.returncode == result.returncode == CONFLICTS
+    result = fastproj("update", cwd=folder, status=CONFLICTS)
     assert result.stdout.startswith(shown.stdout.replace("Would update", "Updated").rstrip())
