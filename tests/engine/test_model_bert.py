@@ -1,19 +1,19 @@
 """BERT against transformers, whose parameters have the same names, in float64."""
 
 import importlib
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from engine import Package
+
+MODEL = "bert"
 
 
-def test_outputs_and_gradients_are_those_of_transformers(package: Callable[[str], Any]) -> None:
+def test_outputs_and_gradients_are_those_of_transformers(p: Package) -> None:
     transformers = importlib.import_module("transformers")
-    project = package("bert")
-    cfg = project.model.ModelConfig(depth=2, width=64, heads=4, dropout=0.0)
-    net = project.model.build(cfg, project.data.Spec(65, 16, tuple("0123456789"), "")).double()
+    cfg = p.model.ModelConfig(depth=2, width=64, heads=4, dropout=0.0)
+    net = p.model.build(cfg, p.data.Spec(65, 16, tuple("0123456789"), "")).double()
     config = transformers.BertConfig(
         vocab_size=65,
         hidden_size=64,
@@ -28,7 +28,8 @@ def test_outputs_and_gradients_are_those_of_transformers(package: Callable[[str]
     for parameter in net.parameters():
         torch.nn.init.normal_(parameter, mean=0.1, std=0.1)
     reference.load_state_dict(net.state_dict())
-    tokens, labels = torch.randint(0, 65, (4, 16)), torch.arange(4)
+    tokens = torch.randint(0, 65, (4, 16))
+    labels = torch.arange(4)
     mask = torch.arange(16) < torch.tensor([[16], [9], [5], [2]])
     logits = reference(tokens, mask).logits
     torch.testing.assert_close(net.predict(tokens, mask), logits)
@@ -40,12 +41,9 @@ def test_outputs_and_gradients_are_those_of_transformers(package: Callable[[str]
 
 
 @pytest.mark.parametrize(("positions", "rows"), [(0, 16), (8, 16), (32, 32)])
-def test_there_is_a_position_for_each_token(
-    package: Callable[[str], Any], positions: int, rows: int
-) -> None:
-    project = package("bert")
-    cfg = project.model.ModelConfig(positions=positions)
-    net = project.model.build(cfg, project.data.Spec(300, 16, ("a", "b"), ""))
+def test_there_is_a_position_for_each_token(p: Package, positions: int, rows: int) -> None:
+    cfg = p.model.ModelConfig(positions=positions)
+    net = p.model.build(cfg, p.data.Spec(300, 16, ("a", "b"), ""))
     state = net.state_dict()
     assert len(state["bert.embeddings.position_embeddings.weight"]) == rows
     assert not any(name.startswith("blocks") for name in state)

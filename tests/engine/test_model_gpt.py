@@ -2,12 +2,13 @@
 
 import importlib
 import re
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
+from engine import Package
 from torch import Tensor
+
+MODEL = "gpt"
 
 PARTS = {
     "tokens": "transformer.wte",
@@ -38,11 +39,10 @@ def translated(named: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def test_outputs_and_gradients_are_those_of_transformers(package: Callable[[str], Any]) -> None:
+def test_outputs_and_gradients_are_those_of_transformers(p: Package) -> None:
     transformers = importlib.import_module("transformers")
-    project = package("gpt")
-    cfg = project.model.ModelConfig(depth=2, width=64, heads=4, positions="learned")
-    net = project.model.build(cfg, project.data.Spec(vocabulary=65, context=32)).double()
+    cfg = p.model.ModelConfig(depth=2, width=64, heads=4, positions="learned")
+    net = p.model.build(cfg, p.data.Spec(vocabulary=65, context=32)).double()
     config = transformers.GPT2Config(vocab_size=65, n_positions=32, n_embd=64, n_layer=2, n_head=4)
     reference = transformers.GPT2LMHeadModel(config).double().eval()
     torch.manual_seed(0)
@@ -60,11 +60,10 @@ def test_outputs_and_gradients_are_those_of_transformers(package: Callable[[str]
         torch.testing.assert_close(gradient, theirs[name])
 
 
-def test_learned_positions_and_causality(package: Callable[[str], Any]) -> None:
-    project = package("gpt")
+def test_learned_positions_and_causality(p: Package) -> None:
     torch.manual_seed(0)
-    cfg = project.model.ModelConfig(positions="learned")
-    net = project.model.build(cfg, project.data.Spec(vocabulary=256, context=32)).eval()
+    cfg = p.model.ModelConfig(positions="learned")
+    net = p.model.build(cfg, p.data.Spec(vocabulary=256, context=32)).eval()
     tokens = torch.randint(0, 256, (2, 32))
     changed = tokens.clone()
     changed[:, 20:] = 255 - tokens[:, 20:]

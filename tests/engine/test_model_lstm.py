@@ -1,23 +1,24 @@
 """The LSTM: autocast formats that its kernels lack."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from engine import Package
 from torch import nn
+
+MODEL = "lstm"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_layers_run_in_fp32_under_autocast_on_a_cpu_and_norms_under_autocast(
-    package: Callable[[str], Any], dtype: torch.dtype
+    p: Package, dtype: torch.dtype
 ) -> None:
-    project = package("lstm")
-    spec = project.data.Spec(
+    spec = p.data.Spec(
         vocabulary=0, context=20, horizon=5, columns=("a", "b"), mean=(0.0, 0.0), std=(1.0, 5.0)
     )
     torch.manual_seed(0)
-    net = project.model.build(project.model.ModelConfig(), spec)
+    net = p.model.build(p.model.ModelConfig(), spec)
     seen: list[Any] = []
     for block in net.blocks:
         block.norm.register_forward_pre_hook(
@@ -33,18 +34,9 @@ def test_layers_run_in_fp32_under_autocast_on_a_cpu_and_norms_under_autocast(
     assert forecast.dtype == torch.float32
 
 
-def test_the_reason_not_to_compile_is_a_text(package: Callable[[str], Any]) -> None:
-    project = package("lstm")
-    net = project.model.build(
-        project.model.ModelConfig(), project.data.Spec(vocabulary=256, context=32)
-    )
-    assert net.no_compile_reason.startswith("torch.compile does not trace nn.LSTM")
-
-
 def test_forget_gates_start_open_and_recurrent_weights_orthogonal(
-    package: Callable[[str], Any],
+    p: Package,
 ) -> None:
-    p = package("lstm")
     spec = p.data.Spec(vocabulary=256, context=32)
     lstm = p.model.build(p.model.ModelConfig(width=32), spec).blocks[0].lstm
     biases = lstm.bias_ih_l0 + lstm.bias_hh_l0
@@ -54,13 +46,14 @@ def test_forget_gates_start_open_and_recurrent_weights_orthogonal(
 
 
 def test_the_copy_of_the_weights_in_bf16_has_the_outputs_and_gradients_of_the_weights(
-    package: Callable[[str], Any],
+    p: Package,
 ) -> None:
     """The path of GPUs in bf16, shown on the CPU, where torch has such a layer as well."""
     torch.manual_seed(0)
     lstm = nn.LSTM(32, 16, batch_first=True)
     x = torch.randn(3, 20, 32)
-    states, expected = package("lstm").model.in_bf16(lstm, x), lstm(x)[0]
+    states = p.model.in_bf16(lstm, x)
+    expected = lstm(x)[0]
     direction = torch.randn_like(expected)
     torch.testing.assert_close(states.float(), expected, atol=0.02, rtol=0)
     gradients = [

@@ -1,4 +1,4 @@
-"""Sizes of the models: published parameter counts, explicit values, and what is refused."""
+"""Models: published parameter counts, explicit values, what is refused, losses under autocast."""
 
 import dataclasses
 from typing import Any
@@ -43,6 +43,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("resnet", {"width": 12}, "model.width is 12: it must be a multiple of 8"),
     ("resnet", {"depths": (2, 0)}, "model.depths"),
     ("resnet", {"size": 34}, "model.size is 34: it must be small, 18, 50"),
+    ("unet", {"width": 12}, "model.width"),
+    ("unet", {"depth": 11}, "model.depth"),
     ("vae", {"width": 12}, "model.width is 12"),
     ("vit", {"heads": 3}, "model.heads is 3"),
 ]
@@ -107,3 +109,20 @@ def test_label_smoothing_needs_labels(package: MakePackage) -> None:
     spec = p.data.load(p.data.DataConfig(builtin="diabetes"))[2]
     with pytest.raises(p.errors.UserError, match="label_smoothing is 0.1: the target is numeric"):
         p.model.build(p.model.ModelConfig(label_smoothing=0.1), spec)
+
+
+@pytest.mark.parametrize("model", ["diffusion", "vae"])
+def test_loss_is_fp32_under_autocast(package: MakePackage, model: str) -> None:
+    p = package(model)
+    torch.manual_seed(0)
+    spec = p.data.Spec(1, 8, ("a",), (0.3,), (0.38,))
+    net = p.model.build(p.model.ModelConfig(), spec).eval()
+    torch.nn.init.normal_(net.head.weight, std=0.05)
+    images = (torch.randint(0, 256, (4, 1, 8, 8)) / 255 - 0.3) / 0.38
+    with torch.no_grad():
+        expected, _ = net(images, torch.zeros(4))
+        with torch.autocast("cpu", torch.bfloat16):
+            loss, metrics = net(images, torch.zeros(4))
+    assert loss.dtype == torch.float32
+    assert all(total.dtype == torch.float32 for total, _ in metrics.values())
+    torch.testing.assert_close(loss, expected, rtol=0.02, atol=0.02)

@@ -1,11 +1,13 @@
-"""The U-Net: metrics against scikit-learn, skip connections, dropout."""
+"""The U-Net: metrics against scikit-learn, skip connections."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from engine import Package
 from sklearn.metrics import accuracy_score, jaccard_score
+
+MODEL = "unet"
 
 
 def build(p: Any, classes: int, **values: Any) -> Any:
@@ -14,14 +16,17 @@ def build(p: Any, classes: int, **values: Any) -> Any:
     return p.model.build(p.model.ModelConfig(**values), spec)
 
 
-def test_metrics_equal_those_of_scikit_learn(package: Callable[[str], Any]) -> None:
-    net = build(package("unet"), 6).eval()
-    images, masks = torch.randn(3, 1, 32, 32), torch.randint(0, 4, (3, 32, 32))
+def test_metrics_equal_those_of_scikit_learn(p: Package) -> None:
+    net = build(p, 6).eval()
+    images = torch.randn(3, 1, 32, 32)
+    masks = torch.randint(0, 4, (3, 32, 32))
     masks[:, :5] = 255
     with torch.no_grad():
         net.head.get_parameter("bias")[5] = -1e6  # class 5 neither occurs nor is predicted
-        predicted, (_, metrics) = net.predict(images).argmax(1), net(images, masks)
-    y_true, y_pred = masks[masks != 255].numpy(), predicted[masks != 255].numpy()
+        predicted = net.predict(images).argmax(1)
+        (_, metrics) = net(images, masks)
+    y_true = masks[masks != 255].numpy()
+    y_pred = predicted[masks != 255].numpy()
     hits, unions = metrics["iou"]
     present = unions > 0
     assert present.tolist()[-1] is False
@@ -34,9 +39,8 @@ def test_metrics_equal_those_of_scikit_learn(package: Callable[[str], Any]) -> N
 
 
 def test_a_batch_of_ignored_pixels_has_no_loss_no_gradient_and_no_count(
-    package: Callable[[str], Any],
+    p: Package,
 ) -> None:
-    p = package("unet")
     net = build(p, 3).eval()
     batch = (torch.randn(2, 1, 32, 32), torch.full((2, 32, 32), 255))
     loss, metrics = p.loss.compute_loss(net, batch)
@@ -48,26 +52,11 @@ def test_a_batch_of_ignored_pixels_has_no_loss_no_gradient_and_no_count(
     assert not metrics["iou"][1].any()
 
 
-def test_skip_connections_carry_detail(package: Callable[[str], Any]) -> None:
+def test_skip_connections_carry_detail(p: Package) -> None:
     """The output depends on the pixels even when the up-convolutions are zero."""
-    net = build(package("unet"), 3).eval()
+    net = build(p, 3).eval()
     with torch.no_grad():
         for up in net.ups:
             up.get_parameter("weight").zero_()
         logits = net.predict(torch.rand(1, 1, 32, 32))
     assert logits.std((2, 3)).min() > 1e-3
-
-
-def test_dropout_acts_only_in_training(package: Callable[[str], Any]) -> None:
-    net = build(package("unet"), 3, dropout=0.5)
-    images = torch.rand(2, 1, 32, 32)
-    assert not torch.equal(net.predict(images), net.predict(images))
-    net.eval()
-    assert torch.equal(net.predict(images), net.predict(images))
-
-
-@pytest.mark.parametrize("values", [{"width": 12}, {"depth": 11}])
-def test_invalid_sizes_are_an_error(package: Callable[[str], Any], values: dict[str, int]) -> None:
-    p = package("unet")
-    with pytest.raises(p.errors.UserError, match=f"model.{next(iter(values))}"):
-        p.model.ModelConfig(**values)

@@ -1,11 +1,13 @@
 """The vision transformer: attention against torch, initialization, and names of weights."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from engine import Package
 from torch import nn
+
+MODEL = "vit"
 
 KINDS = ("weight", "bias")
 
@@ -17,8 +19,8 @@ def build(p: Any, **values: Any) -> Any:
     )
 
 
-def test_block_equals_torch_encoder_layer(package: Callable[[str], Any]) -> None:
-    block = build(package("vit")).blocks[0].eval()
+def test_block_equals_torch_encoder_layer(p: Package) -> None:
+    block = build(p).blocks[0].eval()
     layer = nn.TransformerEncoderLayer(
         64, 2, 256, 0.0, nn.functional.gelu, 1e-6, batch_first=True, norm_first=True
     )
@@ -40,24 +42,11 @@ def test_block_equals_torch_encoder_layer(package: Callable[[str], Any]) -> None
     torch.testing.assert_close(block(x), layer.train()(x), rtol=1e-4, atol=1e-5)
 
 
-def test_initial_scales_are_those_of_the_papers_code(package: Callable[[str], Any]) -> None:
-    net = build(package("vit"), width=256, heads=4)
+def test_initial_scales_are_those_of_the_papers_code(p: Package) -> None:
+    net = build(p, width=256, heads=4)
     bound = (6 / (256 + 256)) ** 0.5
     for part in net.blocks[0].qkv.weight.chunk(3):
         assert part.abs().max().item() == pytest.approx(bound, rel=0.01)
     assert net.cut.weight.std().item() == pytest.approx(0.5, rel=0.1)  # a patch has 4 pixels
     assert net.positions.std().item() == pytest.approx(0.5, rel=0.1)
     assert not net.head.weight.any()
-
-
-def test_weights_of_an_older_version_fit(package: Callable[[str], Any]) -> None:
-    """The names in a state_dict of 0.3.0."""
-    names = set(build(package("vit")).state_dict())
-    assert {
-        "summary",
-        "positions",
-        "cut.weight",
-        "blocks.2.qkv.weight",
-        "norm.bias",
-        "head.weight",
-    } <= names

@@ -1,4 +1,4 @@
-"""`make test-cpus`: what a setting does to torch, the emulated rounding, the table and the exit status."""
+"""`make test-cpus`: what a setting does to torch, and the emulated rounding."""
 
 import subprocess
 from pathlib import Path
@@ -65,39 +65,3 @@ def test_torch_and_onednn_use_the_instructions_of_a_setting(python: Path, settin
     assert onednn.split()[1].startswith(
         known.get(setting.variables["ONEDNN_MAX_CPU_ISA"], "AVX-512")
     )
-
-
-def test_setting_that_the_machine_lacks_is_named() -> None:
-    by_name = {setting.name: setting for setting in cpus.SETTINGS}
-    assert cpus.reason_not_to_run(by_name["avx2"], {"avx2"}, 1) == ""
-    assert (
-        cpus.reason_not_to_run(by_name["avx512"], {"avx512f", "avx512bw", "avx512dq"}, 1)
-        == "this CPU has no avx512vl"
-    )
-    assert cpus.reason_not_to_run(by_name["two-threads"], set(), 1) == "this machine has 1 core"
-
-
-@pytest.mark.test_all
-def test_table_has_a_row_for_each_setting_and_a_failure_is_the_exit_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    needs = tmp_path / "test_threads.py"
-    needs.write_text(
-        "import os\n\n\ndef test_threads():\n    assert os.environ['OMP_NUM_THREADS'] == '1'\n"
-    )
-    settings = [
-        Setting("one", {"OMP_NUM_THREADS": "1"}),
-        Setting("none", {"A": "1"}, frozenset({"amx"})),
-    ]
-    monkeypatch.setattr(cpus, "SETTINGS", [*settings, Setting("two", {"OMP_NUM_THREADS": "2"})])
-    monkeypatch.setattr(cpus, "TESTS", [str(needs), "--rootdir", str(tmp_path)])
-    monkeypatch.setattr(cpus, "FOLDER", tmp_path / "outputs")
-    monkeypatch.setattr(cpus, "flags_of_cpu", set)
-    assert cpus.main([]) == 1
-    printed = capsys.readouterr().out
-    table = [line.split() for line in printed.partition("\n\n")[2].splitlines()]
-    assert [row[2] for row in table[:3]] == ["passed", "not", "FAILED"]
-    assert "none: not run: this CPU has no amx" in printed
-    assert "test_threads.py::test_threads" in printed
-    assert "assert '2' == '1'" in (tmp_path / "outputs/two.txt").read_text()
-    assert cpus.main(["one"]) == 0

@@ -1,12 +1,14 @@
 """Imports of a rendered package go one way, lazy ones and those for type checkers included."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
 import pytest
-from matrix import COMPONENTS, FRAMEWORKS, MODELS, MODULES, PROJECTS, TEMPLATE, module_of
-from program import Project
+from matrix import COMPONENTS, EVERY, FRAMEWORKS, MODELS, MODULES, PROJECTS, TEMPLATE, module_of
+from program import PROGRAMS, Project
+from warm import run_python
 
 ONLY_CUDA = re.compile(
     r"\btorch\.(cuda|backends\.cu\w+)\b|from torch(\.backends)? import .*\b(cuda|cudnn)\b"
@@ -71,7 +73,8 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     """Return a cycle from each module that is in one."""
 
     def path(start: str) -> list[str]:
-        open_paths, seen = [[start]], {start}
+        open_paths = [[start]]
+        seen = {start}
         while open_paths:
             current = open_paths.pop()
             for name in sorted(graph[current[-1]]):
@@ -127,10 +130,8 @@ def test_upward_imports_and_cycles_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("component", MODULES)
 def test_component_imports_no_other_one_that_it_does_not_require(component: str) -> None:
     """Nor does its test, as each of them can be alone in a project."""
-    folder, others = (
-        TEMPLATE / "components" / component,
-        r"^\s*from (?:\.|\.\.components\.)(\w+) import",
-    )
+    folder = TEMPLATE / "components" / component
+    others = r"^\s*from (?:\.|\.\.components\.)(\w+) import"
     text = "".join((folder / name).read_text() for name in ("component.py", "test_component.py"))
     required = [module_of(component)]
     for name in COMPONENTS[component].get("requires", []):
@@ -166,3 +167,16 @@ def _uses_cuda(file: Path) -> bool:
 def test_use_of_cuda_is_found(tmp_path: Path, line: str) -> None:
     (tmp_path / "a.py").write_text(f"import torch\n{line}\n")
     assert _uses_cuda(tmp_path / "a.py")
+
+
+@pytest.mark.parametrize("model", MODELS if EVERY else MODELS[:1])
+def test_training_loads_only_the_modules_at_the_top(project: Project, model: str) -> None:
+    """Not the tests, and no component that is not installed."""
+    done = run_python(
+        project(FRAMEWORKS[0], model), str(PROGRAMS / "list_imported.py"), "proj.train", "proj"
+    )
+    loaded = {name.removeprefix("proj").removeprefix(".") for name in json.loads(done.stdout)}
+    package = project(FRAMEWORKS[0], model) / "src/proj"
+    modules = {file.stem for file in package.glob("*.py")} - {"__init__", "evaluate"}
+    assert loaded == {"", "components", *modules}
+    assert len(modules) + 2 <= 24

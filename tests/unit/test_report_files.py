@@ -4,13 +4,11 @@ import json
 import os
 import random
 import shutil
-import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
-from fastproj.runs import page, summary
+from fastproj.runs import summary
 from fastproj.runs.diagnosis import compare, diagnose
 from fastproj.runs.run import Run, read_runs
 from fastproj.runs.summary import differing
@@ -55,10 +53,8 @@ def test_damaged_and_foreign_files_are_refused(
 ) -> None:
     folder = write_run(tmp_path / "first", ROWS)
     (folder / file).write_text(content)
-    result = fastproj("report", str(folder))
-    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1), (
-        result.stderr
-    )
+    result = fastproj("report", str(folder), status=1)
+    assert result.stdout == ""
     assert message in result.stderr
     assert not (folder / "report.html").exists()
 
@@ -70,8 +66,8 @@ def test_missing_run_is_refused(fastproj: Fastproj, tmp_path: Path) -> None:
         (["gone"], "there is no run gone"),
         (["runs/empty"], "is not the folder of a run"),
     ):
-        result = fastproj("report", *arguments, cwd=tmp_path)
-        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+        result = fastproj("report", *arguments, cwd=tmp_path, status=1)
+        assert result.stdout == ""
         assert message in result.stderr
 
 
@@ -83,8 +79,7 @@ def test_newest_run_is_read_from_a_folder_inside_the_project(
         os.utime(metrics, (metrics.stat().st_atime, metrics.stat().st_mtime - age))
     (tmp_path / "src").mkdir()
     (tmp_path / ".copier-answers.yml").touch()
-    result = fastproj("report", cwd=tmp_path / "src")
-    assert result.returncode == 0, result.stderr
+    fastproj("report", cwd=tmp_path / "src")
     assert (tmp_path / "runs/newest/report.html").exists()
     assert not (tmp_path / "runs/old/report.html").exists()
 
@@ -122,7 +117,9 @@ def test_odd_values_end_in_a_page_or_in_one_line(fastproj: Fastproj, tmp_path: P
             damaged = bytearray((folder / "metrics.jsonl").read_bytes())
             damaged[draw.randrange(len(damaged))] = draw.randrange(256)
             (folder / "metrics.jsonl").write_bytes(damaged)
-        result = fastproj("report", str(folder), *([str(other)] if number % 3 == 0 else []))
+        result = fastproj(
+            "report", str(folder), *([str(other)] if number % 3 == 0 else []), status=None
+        )
         statuses.add(result.returncode)
         assert result.stderr.count("\n") == result.returncode <= 1, result.stderr
         assert result.stdout.replace("\n", "").isprintable(), number
@@ -138,46 +135,13 @@ def test_deeply_nested_files_are_refused(nested: str, fastproj: Fastproj, tmp_pa
     for file in ("metrics.jsonl", "config.json"):
         folder = write_run(tmp_path / file, ROWS)
         (folder / file).write_text(100_000 * nested + "\n1\n")
-        result = fastproj("report", str(folder))
-        assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stderr
-
-
-def test_long_runs_take_linear_time_and_have_small_pages(tmp_path: Path) -> None:
-    """Counted in executed lines: four times as many rows execute four times as many."""
-
-    def lines(count: int, kind: str) -> int:
-        rows = [train_row(place, float(place)) for place in range(1, count)]
-        for place, row in enumerate(rows):
-            if kind == "resumed":
-                row["seconds"] = float(count - place)
-            if kind == "metrics":
-                row |= {"split": "val", f"accuracy{place}": float("nan") if place % 2 else 1.0}
-        executed = 0
-
-        def trace(frame: FrameType, event: str, argument: object) -> Any:
-            nonlocal executed
-            executed += 1
-            return trace
-
-        run = read(tmp_path / kind / str(count), rows)
-        sys.settrace(trace)
-        try:
-            summary.text([run])
-            text = page.page([run])
-        finally:
-            sys.settrace(None)
-        assert len(text) < 200_000
-        return executed
-
-    lines(10, "first")  # reads the names of the frameworks
-    for kind in ("plain", "resumed", "metrics"):
-        assert lines(1600, kind) < 5 * lines(400, kind), kind
+        fastproj("report", str(folder), status=1)
 
 
 def test_links_are_replaced_and_not_followed(fastproj: Fastproj, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "first", ROWS)
     (folder / "report.html").symlink_to(tmp_path / "elsewhere")
-    assert fastproj("report", str(folder)).returncode == 0
+    fastproj("report", str(folder))
     assert not (tmp_path / "elsewhere").exists()
     assert not (folder / "report.html").is_symlink()
 
@@ -201,7 +165,6 @@ def test_names_and_values_are_escaped(fastproj: Fastproj, tmp_path: Path) -> Non
     other = write_run(tmp_path / "other", rows, {"data": {hostile: "<b>"}})
     for given in ([folder], [folder, other]):
         result = fastproj("report", *map(str, given), "--output", str(tmp_path / "page.html"))
-        assert result.returncode == 0, result.stderr
         assert "\x1b" not in result.stdout
         text = (tmp_path / "page.html").read_text()
         assert "<script" not in text
@@ -216,12 +179,11 @@ def test_other_files_are_not_replaced(fastproj: Fastproj, tmp_path: Path) -> Non
         ("first", "is not a report"),
         ("gone/page.html", "cannot write"),
     ):
-        result = fastproj("report", str(folder), "-o", str(tmp_path / output))
-        assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stderr
+        result = fastproj("report", str(folder), "-o", str(tmp_path / output), status=1)
         assert message in result.stderr
     assert (tmp_path / "mine.html").read_text() == "<p>mine</p>"
     for _ in range(2):  # a report is replaced
-        assert fastproj("report", str(folder)).returncode == 0
+        fastproj("report", str(folder))
     assert sorted(file.name for file in folder.iterdir()) == [
         "config.json",
         "metrics.jsonl",
@@ -237,7 +199,6 @@ def test_report_replaces_a_report_elsewhere(fastproj: Fastproj, tmp_path: Path) 
     for place in ("here", "there"):
         write_run(tmp_path / place / "first", ROWS)
     result = fastproj("report", "here/first", "there/first", "-o", "page.html", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
     assert "here/first" in result.stdout
     assert "there/first" in (tmp_path / "page.html").read_text()
 
@@ -333,7 +294,8 @@ def test_time_of_phases(tmp_path: Path) -> None:
 
 def test_bottlenecks_are_told_apart(tmp_path: Path) -> None:
     def found(name: str, wait: float, validation: float) -> list[str]:
-        rows, seconds = [], 0.0
+        rows = []
+        seconds = 0.0
         for step in range(10, 60, 10):
             rows += [
                 train_row(step, seconds + 1, data_wait=wait),
@@ -417,8 +379,7 @@ def test_run_copied_from_another_machine(fastproj: Fastproj, tmp_path: Path) -> 
         tmp_path / "first", ROWS, steps=20, command=["/home/another/train.py"], commit="abc-dirty"
     )
     moved = Path(shutil.move(folder, tmp_path / "moved"))
-    result = fastproj("report", str(moved / "metrics.jsonl"))
-    assert result.returncode == 0, result.stderr
+    fastproj("report", str(moved / "metrics.jsonl"))
     text = (moved / "report.html").read_text()
     assert "/home/another/train.py" in text
     assert "abc-dirty" in text
