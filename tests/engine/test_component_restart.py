@@ -61,7 +61,8 @@ supervisor = restart.Supervisor(folder / "a", options, int(sys.argv[4]))
 supervisor.command = [sys.executable, __file__, "rank", str(folder), fault, *options, "--watchdog.enabled=true"]
 raise SystemExit(supervisor.run(1))
 """
-KILL, HANG = "os.kill(os.getpid(), signal.SIGKILL) # once", "hang(*armed) # once"
+KILL = "os.kill(os.getpid(), signal.SIGKILL) # once"
+HANG = "hang(*armed) # once"
 every = pytest.mark.test_all
 
 
@@ -104,11 +105,12 @@ IN_VAIN = ["starts again from step 4"] * 2 + ["error: the ranks ended with statu
 
 
 @pytest.mark.slow
+@every
 @pytest.mark.parametrize(
     ("fault", "said", "starts"),
     [
         ("raise UserError('wrong config')", ["error: wrong config"], 1),
-        pytest.param("raise RuntimeError", IN_VAIN, 3, marks=every),
+        ("raise RuntimeError", IN_VAIN, 3),
     ],
 )
 def test_what_a_restart_cannot_repair_ends(
@@ -182,7 +184,8 @@ def test_failed_rank_ends_the_others(
     restart: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restart, "GRACE", 0.1)
-    supervisor, file = restart.Supervisor(tmp_path, [], 2), tmp_path / "pid"
+    supervisor = restart.Supervisor(tmp_path, [], 2)
+    file = tmp_path / "pid"
     fail = f"until test -s {file}; do sleep 0.01; done; exit 3"
     supervisor.command = [
         "sh",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine import FIXED, MakePackage, saved
+from engine import FIXED, Package, saved
 from lightning_runs import LightningProject
 from matrix import ENGINE_MODEL
 from program import PROGRAMS, Project, finish, is_running, started
@@ -31,14 +31,15 @@ def wait_for_end(ids: list[Path]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     ("framework", "launcher"),
     [
         ("pytorch", ["-m", *TORCHRUN]),
-        pytest.param("accelerate", ["-m", *ACCELERATE], marks=pytest.mark.test_all),
-        pytest.param("lightning", ["-m", *TORCHRUN], marks=pytest.mark.test_all),
+        ("accelerate", ["-m", *ACCELERATE]),
+        ("lightning", ["-m", *TORCHRUN]),
         # the first process starts the second one
-        pytest.param("lightning", [], marks=pytest.mark.test_all),
+        ("lightning", []),
     ],
     ids=["torchrun", "accelerate-launch", "lightning-torchrun", "lightning"],
 )
@@ -51,9 +52,12 @@ def test_ranks_that_wait_for_each_other_end_after_their_launcher(
 ) -> None:
     if framework == "lightning":
         p = lightning(ENGINE_MODEL)
-        root, package, options = p.root, p.name, p.arguments(tmp_path, *LIGHTNING)
+        root = p.root
+        package = p.name
+        options = p.arguments(tmp_path, *LIGHTNING)
     else:
-        root, package = project(framework, ENGINE_MODEL), "proj"
+        root = project(framework, ENGINE_MODEL)
+        package = "proj"
         options = [*FIXED, f"--run.dir={tmp_path}"]
     place = {"FOLDER": str(tmp_path), "PACKAGE": package}
     command = [sys.executable, *launcher, str(PROGRAMS / "join_without_launcher.py"), *options]
@@ -77,10 +81,7 @@ def test_ranks_that_wait_for_each_other_end_after_their_launcher(
 
 
 @pytest.mark.slow
-def test_ranks_save_a_checkpoint_when_their_launcher_is_gone(
-    tiny: MakePackage, tmp_path: Path
-) -> None:
-    p = tiny()
+def test_ranks_save_a_checkpoint_when_their_launcher_is_gone(p: Package, tmp_path: Path) -> None:
     options = p.arguments(
         tmp_path, "--train.steps=1000000", "--train.eval_every=1000000", "--train.batch_size=8"
     )
@@ -122,9 +123,8 @@ WRONG: list[dict[str, str]] = [
 
 
 def test_variables_of_a_launcher_are_complete_or_one_line(
-    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p = tiny()
     for variables, ranks in GOOD:
         with monkeypatch.context() as patch:
             set_only(patch, variables)
@@ -151,10 +151,10 @@ def set_only(patch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("handled", [True, False])
 def test_rank_without_a_launcher_asks_to_stop_by_what_is_no_second_sigterm(
-    tiny: MakePackage, monkeypatch: pytest.MonkeyPatch, handled: bool
+    p: Package, monkeypatch: pytest.MonkeyPatch, handled: bool
 ) -> None:
     """A second SIGTERM after the launcher's would end a training before it has saved."""
-    p, sent = tiny(), list[int]()
+    sent = list[int]()
     monkeypatch.setattr(p.errors.time, "sleep", lambda _: None)
     monkeypatch.setattr(p.errors.os, "kill", lambda _, number: sent.append(number))
     monkeypatch.setattr(p.errors.os, "_exit", lambda _: None)

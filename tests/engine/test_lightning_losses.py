@@ -1,6 +1,5 @@
 """Losses with Lightning equal those of plain PyTorch; the lowest version of Lightning works."""
 
-import fcntl
 import math
 import os
 import re
@@ -18,16 +17,9 @@ from engine import TINY, MakePackage, Package
 from lightning_runs import IGNORED, LightningProject, column, rows, saved
 from lightning_runs import Project as WithLightning
 from matrix import EVERY, MODELS, ROOT
-from program import Project, run_in
+from program import Project, once, run_in
 
 pytestmark = IGNORED
-PIP_INSTALL = [
-    sys.executable,
-    "-m",
-    "pip",
-    "install",
-    "--quiet",
-]
 STEPS = 200 if EVERY else 8
 RISE = [] if EVERY else ["pct_start=0.3"]
 """1cycle needs some steps to rise: short runs have another `pct_start` than some recipes."""
@@ -238,28 +230,19 @@ def lowest(shared_folder: Path) -> Path:
     requirements = (ROOT / "template/frameworks/lightning/requirements").read_text()
     (version,) = re.findall(r'"lightning>=(\d+\.\d+),', requirements)
     folder = shared_folder / "lowest-lightning"
-    with open(f"{folder}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
+    with once(folder) as first:
+        if first:
             environment = dict(os.environ)
             environment.pop("PIP_CONSTRAINT", None)
-            command = [
-                *PIP_INSTALL,
-                "--no-deps",
-                f"--target={folder}",
-                f"lightning=={version}.0",
-            ]
-            subprocess.run(
-                command,
-                check=True,
-                env=environment,
-                capture_output=True,
-            )
+            target = ["--no-deps", f"--target={folder}", f"lightning=={version}.0"]
+            command = [sys.executable, "-m", "pip", "install", "--quiet", *target]
+            subprocess.run(command, check=True, env=environment, capture_output=True)
     return folder
 
 
 @pytest.mark.test_all
 @pytest.mark.slow
+@pytest.mark.test_all
 def test_lowest_version_trains_resumes_and_validates(
     project: Project,
     lowest: Path,
@@ -269,15 +252,9 @@ def test_lowest_version_trains_resumes_and_validates(
     The highest version is the one that is installed here.
     """
     folder = project("lightning", "mlp")
-    search = {"PYTHONPATH": f"{lowest}{os.pathsep}{folder / 'src'}"}
+    search: dict[str, Any] = {"PYTHONPATH": f"{lowest}{os.pathsep}{folder / 'src'}"}
     find = "from importlib.util import find_spec; print(find_spec('lightning').origin)"
-    origin = run_in(
-        folder,
-        sys.executable,
-        "-c",
-        find,
-        **search,
-    ).stdout
+    origin = run_in(folder, sys.executable, "-c", find, **search).stdout
     assert origin.startswith(str(lowest))
     command = [
         sys.executable,
@@ -289,5 +266,4 @@ def test_lowest_version_trains_resumes_and_validates(
         "src/proj/tests/test_train.py",
     ]
     command += [] if EVERY else ["-k", "loss_falls"]
-    done = run_in(folder, *command, **search)
-    assert done.returncode == 0, done.stdout
+    run_in(folder, *command, **search)

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from engine import MakePackage, equal, rows, saved, summary
+from engine import MakePackage, Package, equal, rows, saved, summary
 from matrix import EVERY
-from program import PROGRAMS, finish, run_in, started
+from program import PROGRAMS, finish, started
 from warm import start_python
 
 STEPS = ["--train.steps=60", "--train.eval_every=20", "--log.every=5", "--train.batch_size=8"]
@@ -36,9 +36,8 @@ def whole(tiny: MakePackage, tmp_path_factory: pytest.TempPathFactory) -> dict[i
     else [(1, signal.SIGINT), (2, signal.SIGUSR1)],
 )
 def test_signal_stops_all_ranks_and_the_rest_follows(
-    tiny: MakePackage, whole: dict[int, Path], tmp_path: Path, ranks: int, number: signal.Signals
+    p: Package, whole: dict[int, Path], tmp_path: Path, ranks: int, number: signal.Signals
 ) -> None:
-    p = tiny()
     program = [
         str(PROGRAMS / "signal_at_step.py"),
         f"{number}",
@@ -57,18 +56,15 @@ def test_signal_stops_all_ranks_and_the_rest_follows(
     assert rows(tmp_path, "train")[-1] == rows(whole[ranks], "train")[-1]
 
 
-def test_time_limit_stops_a_run(tiny: MakePackage, tmp_path: Path) -> None:
-    p = tiny()
+def test_time_limit_stops_a_run(p: Package, tmp_path: Path) -> None:
     with pytest.raises(p.errors.Stopped, match=r"stopped at step \d+: resume with --run.name a"):
         p.train_here(tmp_path, *ENDLESS, "--run.hours=1e-5")
     assert saved(tmp_path)["step"] > 0
 
 
 def test_stopped_again_and_again_equals_one_run(tiny: MakePackage, tmp_path: Path) -> None:
-    p, options = (
-        tiny("ema"),
-        ["--ema.enabled=true", "--train.steps=12", "--train.eval_every=5", "--log.every=3"],
-    )
+    p = tiny("ema")
+    options = ["--ema.enabled=true", "--train.steps=12", "--train.eval_every=5", "--log.every=3"]
     p.train_here(tmp_path / "whole", *options)
     for stop in range(50):
         try:
@@ -91,17 +87,17 @@ def test_stopped_again_and_again_equals_one_run(tiny: MakePackage, tmp_path: Pat
     assert min(whole["seconds"], whole["samples_per_second"], whole["peak_memory_mb"]) > 0
 
 
-def test_a_stop_after_the_last_step_is_no_stop(tiny: MakePackage, tmp_path: Path) -> None:
-    p = tiny()
+def test_a_stop_after_the_last_step_is_no_stop(p: Package, tmp_path: Path) -> None:
     run = p.train_here(tmp_path, "--train.steps=1", "--run.hours=1e-9")
     assert run["loss"] > 0
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_training_in_a_notebook_leaves_signal_handlers_and_has_no_lock_afterwards(
-    tiny: MakePackage, tmp_path: Path, in_thread: bool
+    p: Package, tmp_path: Path, in_thread: bool
 ) -> None:
-    p, before, found = tiny(), [signal.getsignal(number) for number in SIGNALS], []
+    before = [signal.getsignal(number) for number in SIGNALS]
+    found = []
 
     def train() -> None:
         found.append(p.train_here(tmp_path, "--train.steps=2"))
@@ -117,8 +113,8 @@ def test_training_in_a_notebook_leaves_signal_handlers_and_has_no_lock_afterward
     p.train_here(tmp_path, "--train.steps=3", "--run.allow_changes=true")
 
 
-def test_an_error_leaves_signal_handlers(tiny: MakePackage, tmp_path: Path) -> None:
-    p, before = tiny(), [signal.getsignal(number) for number in SIGNALS]
+def test_an_error_leaves_signal_handlers(p: Package, tmp_path: Path) -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
     with pytest.raises(p.errors.UserError, match="train.monitor"):
         p.train_here(tmp_path, "--train.steps=2", *ACCURACY)
     assert (summary(tmp_path)["exit"], summary(tmp_path)["best"]) == ("error", None)
@@ -126,10 +122,7 @@ def test_an_error_leaves_signal_handlers(tiny: MakePackage, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_torchrun_starts_ranks_passes_a_signal_on_and_says_what_is_wrong(
-    tiny: MakePackage, tmp_path: Path
-) -> None:
-    p = tiny()
+def test_torchrun_starts_ranks_and_passes_a_signal_on(p: Package, tmp_path: Path) -> None:
     launch = [
         sys.executable,
         "-m",
@@ -154,12 +147,6 @@ def test_torchrun_starts_ranks_passes_a_signal_on_and_says_what_is_wrong(
         _, stderr = finish(run)
     assert run.returncode != 0
     assert stderr.count(f"stopped at step {saved(tmp_path)['step']:,}") == 1
-    wrong = run_in(
-        p.root, *launch, *arguments, "--train.batch_size=1000", f"--run.dir={tmp_path}/b"
-    )
-    said = {line for line in wrong.stderr.splitlines() if line.startswith("error: ")}
-    assert len(said) == 1, "both ranks say it"
-    assert "is larger than the training set of 53: lower train.batch_size" in said.pop()
     assert (
         json.loads((tmp_path / "a/config.json").read_text())["config"]["train"]["steps"] == 1000000
     )

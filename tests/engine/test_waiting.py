@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from engine import MakePackage, equal, saved
+from engine import Package, equal, saved
+from matrix import tiers
 from program import PROGRAMS, finish, is_running, started
 from warm import Started, start_python
 
@@ -71,9 +72,9 @@ def send_until_end(run: Started, number: int, rank: int = 0) -> int:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_second_signal_ends_a_run_at_once_with_its_workers(
-    tiny: MakePackage, tmp_path: Path, workers: int, number: int
+    p: Package, tmp_path: Path, workers: int, number: int
 ) -> None:
-    run = stalled(tiny(), tmp_path, *LONG, workers=workers)
+    run = stalled(p, tmp_path, *LONG, workers=workers)
     begin = time.monotonic()
     assert send_until_end(run, number) == 128 + number, run.finish().stderr
     assert time.monotonic() - begin >= 2, "two signals within 2 seconds are one"
@@ -86,12 +87,10 @@ def test_second_signal_ends_a_run_at_once_with_its_workers(
 
 
 @pytest.mark.slow
-def test_second_signal_ends_a_rank_that_waits_for_another_one(
-    tiny: MakePackage, tmp_path: Path
-) -> None:
+def test_second_signal_ends_a_rank_that_waits_for_another_one(p: Package, tmp_path: Path) -> None:
     """Its main thread waits in a collective, which no signal interrupts."""
     batch = f"--train.batch_size={BATCH // 2}"
-    run = stalled(tiny(), tmp_path, *LONG, batch, ranks=2, rank=1)
+    run = stalled(p, tmp_path, *LONG, batch, ranks=2, rank=1)
     time.sleep(1)  # rank 0 arrives at the collective
     assert send_until_end(run, signal.SIGINT) == 130
     assert send_until_end(run, signal.SIGINT, rank=1) == 130
@@ -101,10 +100,10 @@ def test_second_signal_ends_a_rank_that_waits_for_another_one(
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stop_request_while_no_batch_comes_ends_the_run_at_its_last_checkpoint(
-    tiny: MakePackage, tmp_path: Path, workers: int
+    p: Package, tmp_path: Path, workers: int
 ) -> None:
     """Two signals in quick succession, as from a launcher that passes one on, are one request."""
-    p, same = tiny(), [*SHORT, "--data.kind=samples"]
+    same = [*SHORT, "--data.kind=samples"]
     p.finish(tmp_path / "whole", *same)
     run = stalled(p, tmp_path, *SHORT, workers=workers, after=BATCH if workers else 2 * BATCH)
     wait_for(tmp_path / "a/checkpoints/step-00000002", run)
@@ -121,9 +120,8 @@ def test_stop_request_while_no_batch_comes_ends_the_run_at_its_last_checkpoint(
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loader_that_stalls_is_named_and_the_run_goes_on(
-    tiny: MakePackage, tmp_path: Path, workers: int
+    p: Package, tmp_path: Path, workers: int
 ) -> None:
-    p = tiny()
     p.finish(tmp_path / "whole", *SHORT, "--data.kind=samples")
     run = stalled(p, tmp_path, *SHORT, "--loader.stall_seconds=0.5", workers=workers)
     errors = run.outputs / "2-0"
@@ -142,9 +140,9 @@ def test_loader_that_stalls_is_named_and_the_run_goes_on(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
 def test_worker_that_dies_ends_the_run_with_one_line(
-    tiny: MakePackage, tmp_path: Path, number: int
+    p: Package, tmp_path: Path, number: int
 ) -> None:
-    run = stalled(tiny(), tmp_path, *LONG, workers=2)
+    run = stalled(p, tmp_path, *LONG, workers=2)
     os.kill(int((tmp_path / "stalled").read_text()), number)
     done = run.finish(MINUTE)
     assert done.returncode == 1
@@ -171,11 +169,8 @@ MOUNTS = (
 @pytest.mark.slow
 @pytest.mark.skipif(not MOUNTS, reason="needs root, and a machine that allows mounts")
 @pytest.mark.parametrize("size", ["80k", "160k"])
-def test_shared_memory_that_is_too_small_is_one_line(
-    tiny: MakePackage, tmp_path: Path, size: str
-) -> None:
+def test_shared_memory_that_is_too_small_is_one_line(p: Package, tmp_path: Path, size: str) -> None:
     """The first batch shows it, or a worker that cannot pass its batch on."""
-    p = tiny()
     options = ["--train.batch_size=1000", "--data.samples=20000", "--loader.num_workers=2"]
     options += ["--loader.prefetch_factor=8", "--train.epochs=1"]
     train = f"mount -t tmpfs -o size={size} tmpfs /dev/shm && exec"
@@ -194,9 +189,8 @@ def test_shared_memory_that_is_too_small_is_one_line(
 
 @pytest.mark.parametrize(("blocks", "fits"), [(96, True), (95, False)])
 def test_shared_memory_must_hold_the_prefetched_batches(
-    tiny: MakePackage, monkeypatch: pytest.MonkeyPatch, blocks: int, fits: bool
+    p: Package, monkeypatch: pytest.MonkeyPatch, blocks: int, fits: bool
 ) -> None:
-    p = tiny()
     found = SimpleNamespace(f_blocks=blocks, f_frsize=4)
     monkeypatch.setattr(os, "statvfs", lambda _: found)
     batch = {"a": (torch.zeros(8, 2),), "b": [torch.zeros(0)]}
@@ -210,19 +204,14 @@ def test_shared_memory_must_hold_the_prefetched_batches(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "rank", "step"),
-    [
-        ("config", 1, 0),
-        ("data", 0, 0),
-        ("step", 1, 0),
-        ("step", 0, 7),
-        ("validation", 1, 0),
-        ("crash", 0, 0),
-    ],
+    tiers(
+        [("step", 0, 7)],
+        [("config", 1, 0), ("data", 0, 0), ("step", 1, 0), ("validation", 1, 0), ("crash", 0, 0)],
+    ),
 )
 def test_error_of_one_rank_is_one_line_and_ends_the_others(
-    tiny: MakePackage, tmp_path: Path, place: str, rank: int, step: int
+    p: Package, tmp_path: Path, place: str, rank: int, step: int
 ) -> None:
-    p = tiny()
     program = [*TORCHRUN, str(PROGRAMS / "fail_on_rank.py"), place, f"{rank}", p.name]
     options = p.arguments(tmp_path, *LONG, "--train.eval_every=50", "--train.batch_size=8")
     with started(p.root, sys.executable, *program, *options, FAIL_AT_STEP=f"{step}") as run:
@@ -250,9 +239,8 @@ def loader_worker(start: Any, init_worker: Any, pipe: Any) -> None:
     time.sleep(1000)
 
 
-def test_worker_outlives_signals_and_not_its_main_process(tiny: MakePackage) -> None:
+def test_worker_outlives_signals_and_not_its_main_process(p: Package) -> None:
     """However long the main process needs to save."""
-    p = tiny()
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
     arguments = (context.Process, p.workers.init_worker, there)
@@ -279,9 +267,8 @@ class Unpassable:
 
 @pytest.mark.parametrize("kind", ["no memory", "no pickle"])
 def test_batch_that_a_worker_cannot_pass_on_is_one_line(
-    tiny: MakePackage, monkeypatch: pytest.MonkeyPatch, kind: str
+    p: Package, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    p = tiny()
     batch: Any = {"a": (torch.zeros(2), "text", 1)}
     if kind == "no pickle":
         batch = [batch, Unpassable()]
@@ -321,8 +308,7 @@ class Made:
 
 
 @pytest.mark.slow
-def test_rank_that_never_joins_is_missed(tiny: MakePackage, tmp_path: Path) -> None:
-    p = tiny()
+def test_rank_that_never_joins_is_missed(p: Package, tmp_path: Path) -> None:
     change = "import runpy, sys; from datetime import timedelta; sys.argv = sys.argv[1:]; "
     change += f"from {p.name} import distributed; distributed.JOIN = timedelta(seconds=4); "
     file = tmp_path / "soon.py"

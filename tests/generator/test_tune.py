@@ -89,8 +89,7 @@ def test_tune_keeps_the_largest_micro_batch_that_fits(
 ) -> None:
     folder = bare_project(tmp_path / "proj", framework)
     options = ["--only", "batch", "--options", GIVEN[framework].format(16, 4)]
-    done = fastproj("tune", *options, *stand_in(tmp_path, 32), cwd=folder)
-    assert done.returncode == 0, done.stderr
+    fastproj("tune", *options, *stand_in(tmp_path, 32), cwd=folder)
     found = tuned(folder)
     text = (folder / "configs/tuned.yaml").read_text()
     if framework == "lightning":
@@ -115,8 +114,8 @@ def test_tune_measures_a_real_training(
     """Each batch takes 50 ms, so that half of the samples in each are slower on an idle machine."""
     folder = slow_project(project(framework, ENGINE_MODEL), tmp_path, 0.05, 0.0)
     options = ["--only", "batch", "--options", GIVEN[framework].format(64, 1)]
-    done = fastproj("tune", *options, *QUICK, *PYTHON, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    rounds = QUICK if EVERY else ["--rounds", "1", *QUICK[2:]]
+    done = fastproj("tune", *options, *rounds, *PYTHON, cwd=folder)
     wanted = "train.batch_size 32, train.gradient_accumulation_steps 2"
     line = rf"^batch +{wanted}: .*?(\d+\.\d\d) times as fast .*, (not kept|kept)$"
     measured = re.search(line, done.stdout, re.MULTILINE)
@@ -160,7 +159,6 @@ def test_bench_measures_techniques(fastproj: Fastproj, tmp_path: Path) -> None:
     folder = bare_project(tmp_path / "proj", "pytorch")
     options = ["--options", GIVEN["pytorch"].format(64, 1)]
     done = fastproj("bench", "batch", "clipping", *options, *stand_in(tmp_path, 64), cwd=folder)
-    assert done.returncode == 0, done.stderr
     record = json.loads((folder / "runs/bench.json").read_text())
     assert record.keys() | {"file"} == documented_keys("bench")
     found = record["techniques"]
@@ -189,7 +187,7 @@ def test_errors_are_one_line(
     arguments: list[str], message: str, fastproj: Fastproj, tmp_path: Path
 ) -> None:
     folder = bare_project(tmp_path / "proj", "pytorch")
-    done = fastproj(*arguments, *stand_in(tmp_path, 64), cwd=folder)
+    done = fastproj(*arguments, *stand_in(tmp_path, 64), cwd=folder, status=None)
     assert done.returncode in (1, 2)
     assert done.stderr.startswith(f"fastproj: {message}"), done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -199,25 +197,33 @@ def test_errors_are_one_line(
 def test_wrong_folders_and_environments_are_one_line(fastproj: Fastproj, tmp_path: Path) -> None:
     folder = tmp_path / "proj"
     (folder / "src/proj").mkdir(parents=True)
-    assert "is not in a rendered project" in fastproj("tune", cwd=folder).stderr
+    assert "is not in a rendered project" in fastproj("tune", cwd=folder, status=1).stderr
     (folder / ".copier-answers.yml").write_text("framework: pytorch\n")
-    assert "has 0 packages with a train.py instead of one" in fastproj("tune", cwd=folder).stderr
+    assert (
+        "has 0 packages with a train.py instead of one"
+        in fastproj("tune", cwd=folder, status=1).stderr
+    )
     (folder / "src/proj/train.py").touch()
     assert (
         "was rendered by another version: run `fastproj update` first"
-        in fastproj("tune", cwd=folder).stderr
+        in fastproj("tune", cwd=folder, status=1).stderr
     )
     (folder / "configs").mkdir()
     (folder / "configs/default.yaml").touch()
-    assert "run `make setup`, or pass --python" in fastproj("tune", cwd=folder).stderr
-    assert "it does not exist" in fastproj("tune", "--python", "missing", cwd=folder).stderr
+    assert "run `make setup`, or pass --python" in fastproj("tune", cwd=folder, status=1).stderr
+    assert (
+        "it does not exist" in fastproj("tune", "--python", "missing", cwd=folder, status=1).stderr
+    )
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")
     python.chmod(0o755)
     assert (
         "cannot import torch (no torch here)"
-        in fastproj("tune", "--python", str(python), cwd=folder).stderr
+        in fastproj("tune", "--python", str(python), cwd=folder, status=1).stderr
     )
     (folder / "configs/tuned.yaml").write_text("optim: {lr: 1}\n")
-    assert "exists and is not written by tune" in fastproj("tune", *PYTHON, cwd=folder).stderr
+    assert (
+        "exists and is not written by tune"
+        in fastproj("tune", *PYTHON, cwd=folder, status=1).stderr
+    )
     assert (folder / "configs/tuned.yaml").read_text() == "optim: {lr: 1}\n"

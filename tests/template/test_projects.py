@@ -29,8 +29,11 @@ from warm import FORKED, run_python
 IN_ONE_PROCESS = ["-k", "not killed_run and not two_ranks"]
 """Leaves out the core tests that start other processes, which are the same in all projects of a framework."""
 CORE = ["model", "optim", "train", "synchronization"]
+TRACKERS = [name for name in MODULES if "tracker" in COMPONENTS[name].get("requires", [])]
+TESTED = [name for name in MODULES if EVERY or name not in TRACKERS[1:]]
+"""Components whose own tests run: to import some trackers takes longest, and they share their code."""
 PARTS = ({"core": CORE} if EVERY else {}) | {
-    str(part): [module_of(name) for name in MODULES[part::4]] for part in range(4)
+    str(part): [module_of(name) for name in TESTED[part::4]] for part in range(4)
 }
 """The tests of a project with all components, in parts that take about equally long.
 
@@ -54,7 +57,6 @@ def assert_passes(folder: Path, *arguments: str, cold: bool = False) -> None:
         if cold
         else run_python(folder, *command, limit_s=1400)
     )
-    assert result.returncode == 0, result.stdout
     assert re.search(r"\d+ passed", result.stdout)
     print(result.stdout)
 
@@ -117,7 +119,7 @@ def render(fastproj: Fastproj, folder: Path, model: str, components: list[str]) 
         "--gpus",
         "0",
     ]
-    assert fastproj("new", "proj", *options, "--output", str(folder)).returncode == 0
+    fastproj("new", "proj", *options, "--output", str(folder))
 
 
 TEXT = ["--train.steps=150", "--train.eval_every=150", "--data.val_fraction=0.005"]
@@ -161,14 +163,12 @@ def test_recipe_reaches_expected_metric(
         "--run.name=bar",
         "--run.device=cpu",
     ]
-    result = run_python(folder, "-m", "proj.train", *fixed, *options, limit_s=1400)
-    assert result.returncode == 0, result.stderr
+    run_python(folder, "-m", "proj.train", *fixed, *options, limit_s=1400)
     rows = [json.loads(line) for line in (tmp_path / "bar/metrics.jsonl").read_text().splitlines()]
     value = [row for row in rows if row["split"] == "val"][-1][bar[1]]
     print(f"{framework} {model}: {bar[1]} {value}")
     assert {"<": operator.lt, "<=": operator.le, ">=": operator.ge}[bar[2]](value, expected)
     done = run_python(folder, "-m", "proj.evaluate", str(tmp_path / "bar"), "--device=cpu")
-    assert done.returncode == 0, done.stderr
     assert bar[1] in json.loads(done.stdout)
 
 
@@ -177,15 +177,11 @@ def test_launchers_start_two_ranks(project: Project, tmp_path: Path, framework: 
     """Two nodes train as two ranks of one node do."""
     folder = shutil.copytree(project(framework, ENGINE_MODEL, "nodes"), tmp_path / "proj")
     (folder / "src/sitecustomize.py").write_text(AT_EXIT)
-    small, name = (
-        ["--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2"],
-        "--run.name",
-    )
+    small = ["--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2"]
+    name = "--run.name"
     if framework == "lightning":
-        small, name = (
-            ["--config=configs/smoke.yaml", "--trainer.accelerator=cpu"],
-            "--trainer.logger.version",
-        )
+        small = ["--config=configs/smoke.yaml", "--trainer.accelerator=cpu"]
+        name = "--trainer.logger.version"
     # smoke.yaml is for one node
     across = ["--trainer.num_nodes=2"] if framework == "lightning" else []
     with socket.socket() as free:
@@ -209,13 +205,10 @@ def test_launchers_start_two_ranks(project: Project, tmp_path: Path, framework: 
     losses = logged_losses(folder / "runs/nodes")
     assert len(losses) >= 1
     if EVERY:
-        local = run_in(
-            folder, "launch/local.sh", *small, f"{name}=local", PROCESSES="2", PYTHONPATH=""
-        )
+        run_in(folder, "launch/local.sh", *small, f"{name}=local", PROCESSES="2", PYTHONPATH="")
     else:  # what local.sh starts is in `tests/generator/test_launch_scripts.py`
         same = ["--config=configs/default.yaml", *small, f"{name}=local"]
-        local = run_python(folder, "-m", "proj.train", *same, ranks=2)
-    assert local.returncode == 0, local.stderr
+        run_python(folder, "-m", "proj.train", *same, ranks=2)
     assert logged_losses(folder / "runs/local") == losses
 
 
