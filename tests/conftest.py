@@ -1,6 +1,5 @@
 """Fixtures: the real program with its own home folder, and projects that are rendered once."""
 
-import fcntl
 import functools
 import math
 import os
@@ -16,7 +15,7 @@ import pytest
 import template_bundle
 from history import Repository
 from matrix import EVERY, ROOT, answers
-from program import PROGRAMS, Fastproj, Project, run_fastproj
+from program import PROGRAMS, Done, Fastproj, Project, checked, render_once, run_fastproj
 from updating import VERSIONS, MakeProject, build, commit, git
 from warm import RUNNING
 
@@ -95,10 +94,8 @@ def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFacto
     """Run the real program without a terminal, as a script does."""
     elsewhere = tmp_path_factory.mktemp("cwd")
 
-    def run(
-        *arguments: str, cwd: Path = elsewhere, **changes: str
-    ) -> subprocess.CompletedProcess[str]:
-        return run_fastproj(arguments, cwd, environment | changes)
+    def run(*arguments: str, cwd: Path = elsewhere, status: int | None = 0, **changes: str) -> Done:
+        return checked(run_fastproj(arguments, cwd, environment | changes), status)
 
     return run
 
@@ -124,22 +121,9 @@ def project(fastproj: Fastproj, shared_folder: Path) -> Project:
     """Render a combination, once for all workers; a test that changes it must copy it first."""
 
     def render(framework: str, model: str, hardware: str = "cpu") -> Path:
-        output = shared_folder / f"{framework}-{model}-{hardware}"
-        with open(f"{output}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not output.exists():
-                output.mkdir()
-                options = [
-                    "--model",
-                    model,
-                    *answers(framework, hardware),
-                    "--yes",
-                    "--output",
-                    str(output),
-                ]
-                result = fastproj("new", "proj", *options)
-                assert result.returncode == 0, result.stderr
-        return output / "proj"
+        place = shared_folder / f"{framework}-{model}-{hardware}"
+        options = ["--model", model, *answers(framework, hardware)]
+        return render_once(fastproj, place, "proj", *options)
 
     return render
 
@@ -161,10 +145,7 @@ def render_release(
         if version not in make_project:
             folder = tmp_path_factory.mktemp("rendered")
             shutil.copy(bundles[VERSIONS.index(version)], folder / "team.bundle")
-            result = fastproj(
-                "new", "proj", "--yes", "--template", str(folder / "team.bundle"), cwd=folder
-            )
-            assert result.returncode == 0, result.stderr
+            fastproj("new", "proj", "--yes", "--template", str(folder / "team.bundle"), cwd=folder)
             shutil.copy(bundles[-1], folder / "team.bundle")
             make_project[version] = folder / "proj"
         return make_project[version]
@@ -221,7 +202,7 @@ def released(
 
     @functools.cache
     def render(version: str, model: str) -> Path:
-        assert fastproj("new", "x", "--yes", cwd=tmp_path_factory.mktemp("home")).returncode == 0
+        fastproj("new", "x", "--yes", cwd=tmp_path_factory.mktemp("home"))
         folder = tmp_path_factory.mktemp("released") / "proj"
         command = [sys.executable, str(PROGRAMS / "render_release.py"), str(folder), version, model]
         subprocess.run(command, env=environment, check=True, capture_output=True)

@@ -1,6 +1,5 @@
 """The fixtures `package` and `lightning`: rendered projects, each once per session."""
 
-import fcntl
 import hashlib
 import os
 import sys
@@ -11,7 +10,7 @@ import pytest
 from engine import MakePackage, Package
 from lightning_runs import LightningProject
 from lightning_runs import Project as WithLightning
-from program import Fastproj
+from program import Fastproj, render_once
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,27 +25,14 @@ def package(fastproj: Fastproj, shared_folder: Path) -> MakePackage:
 
     @cache
     def render(model: str, *components: str) -> Package:
-        output, name = shared_folder / "engine", "-".join([model, *components])
+        name = "-".join([model, *components])
         if len(name) > 60:
             name = f"{model}-{len(components)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-        output.mkdir(exist_ok=True)
-        with open(output / f"{name}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (output / name).exists():
-                answers = [
-                    "--model",
-                    model,
-                    "--components",
-                    ",".join(components) or "none",
-                    "--gpus",
-                    "0",
-                ]
-                result = fastproj(
-                    "new", name, *answers, "--yes", "--no-git", "--output", str(output)
-                )
-                assert result.returncode == 0, result.stderr
-        sys.path.insert(0, str(output / name / "src"))
-        return Package(output / name)
+        chosen = ",".join(components) or "none"
+        answers = ["--model", model, "--components", chosen, "--gpus", "0", "--no-git"]
+        root = render_once(fastproj, shared_folder / "engine", name, *answers)
+        sys.path.insert(0, str(root / "src"))
+        return Package(root)
 
     return render
 
@@ -64,23 +50,23 @@ def tiny(package: MakePackage, tmp_path_factory: pytest.TempPathFactory) -> Make
     return make
 
 
+@pytest.fixture
+def p(request: pytest.FixtureRequest, package: MakePackage, tiny: MakePackage) -> Package:
+    """The project that a file tests: that of its `MODEL`, or else the small problems."""
+    model = getattr(request.module, "MODEL", None)
+    project: Package = package(model) if model else tiny()
+    return project
+
+
 @pytest.fixture(scope="session")
 def lightning(fastproj: Fastproj, shared_folder: Path) -> LightningProject:
     """Render the project of a model with Lightning, and import it; several can be imported beside each other."""
 
     @cache
     def render(model: str) -> WithLightning:
-        output, name = shared_folder / "engine", f"lightning-{model}"
-        output.mkdir(exist_ok=True)
-        with open(output / f"{name}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (output / name).exists():
-                answers = ["--model", model, "--framework", "lightning", "--gpus", "0"]
-                result = fastproj(
-                    "new", name, *answers, "--yes", "--no-git", "--output", str(output)
-                )
-                assert result.returncode == 0, result.stderr
-        sys.path.insert(0, str(output / name / "src"))
-        return WithLightning(output / name)
+        answers = ["--model", model, "--framework", "lightning", "--gpus", "0", "--no-git"]
+        root = render_once(fastproj, shared_folder / "engine", f"lightning-{model}", *answers)
+        sys.path.insert(0, str(root / "src"))
+        return WithLightning(root)
 
     return render

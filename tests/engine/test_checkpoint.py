@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine import MakePackage, checkpoints, equal, rows, saved
+from engine import MakePackage, Package, checkpoints, equal, rows, saved
 
 SAME = ["--train.steps=9", "--train.eval_every=3", "--run.keep=10"]
 
@@ -39,11 +39,11 @@ DAMAGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_checkpoint_is_skipped_and_the_run_equals_an_undamaged_one(
-    tiny: MakePackage, tmp_path: Path, damage: str
+    p: Package, tmp_path: Path, damage: str
 ) -> None:
-    p = tiny()
     p.train_here(tmp_path, *SAME)
-    whole, written = saved(tmp_path), rows(tmp_path)
+    whole = saved(tmp_path)
+    written = rows(tmp_path)
     DAMAGES[damage](checkpoints(tmp_path)[-1])
     with pytest.warns(UserWarning, match="skipping the damaged checkpoint .*step-00000009"):
         p.train_here(tmp_path, *SAME)
@@ -55,11 +55,12 @@ def test_damaged_checkpoint_is_skipped_and_the_run_equals_an_undamaged_one(
     "left", ["rows", "some rows", "garbage in rows", "lock", "link", "partial", "best"]
 )
 def test_what_a_crash_or_a_user_left_does_not_stop_a_resume(
-    tiny: MakePackage, tmp_path: Path, left: str
+    p: Package, tmp_path: Path, left: str
 ) -> None:
-    p, folder = tiny(), tmp_path / "a"
+    folder = tmp_path / "a"
     p.train_here(tmp_path, *SAME)
-    whole, written = saved(tmp_path), rows(tmp_path)
+    whole = saved(tmp_path)
+    written = rows(tmp_path)
     shutil.rmtree(checkpoints(tmp_path)[-1])
     log = folder / "metrics.jsonl"
     lines = log.read_text().splitlines(keepends=True)
@@ -85,10 +86,7 @@ def test_what_a_crash_or_a_user_left_does_not_stop_a_resume(
     assert not (folder / "checkpoints/.partial").exists()
 
 
-def test_only_the_newest_checkpoints_and_the_best_one_are_kept(
-    tiny: MakePackage, tmp_path: Path
-) -> None:
-    p = tiny()
+def test_only_the_newest_checkpoints_and_the_best_one_are_kept(p: Package, tmp_path: Path) -> None:
     p.train_here(
         tmp_path, "--train.steps=12", "--train.eval_every=2", "--run.keep=2", "--optim.lr=3.0"
     )
@@ -101,10 +99,10 @@ def test_only_the_newest_checkpoints_and_the_best_one_are_kept(
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize(("keep", "left"), [(1, [8]), (2, [6, 8]), (3, [3, 6, 8])])
 def test_only_intact_checkpoints_count_as_those_to_keep(
-    tiny: MakePackage, tmp_path: Path, damage: str, keep: int, left: list[int]
+    p: Package, tmp_path: Path, damage: str, keep: int, left: list[int]
 ) -> None:
     """The newest one is damaged, so that the run writes one before it."""
-    p, best = tiny(), tmp_path / "a/checkpoints/best.json"
+    best = tmp_path / "a/checkpoints/best.json"
     p.train_here(tmp_path, *SAME)
     DAMAGES[damage](checkpoints(tmp_path)[-1])
     best.unlink()
@@ -125,10 +123,9 @@ def test_only_intact_checkpoints_count_as_those_to_keep(
 
 
 def test_each_file_is_hashed_once(
-    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not once more in each save, while all ranks wait."""
-    p = tiny()
     hashed = []
     sha256 = p.checkpoint._sha256
 
@@ -142,17 +139,16 @@ def test_each_file_is_hashed_once(
 
 
 @pytest.mark.parametrize("mode", ["min", "null"])
-def test_best_validation_is_by_the_monitor(tiny: MakePackage, tmp_path: Path, mode: str) -> None:
-    p = tiny()
+def test_best_validation_is_by_the_monitor(p: Package, tmp_path: Path, mode: str) -> None:
     p.train_here(tmp_path, *SAME, f"--train.monitor_mode={mode}")
     best = min(rows(tmp_path, "val"), key=lambda row: float(row["loss"]))
     assert json.loads((tmp_path / "a/checkpoints/best.json").read_text())["step"] == best["step"]
 
 
 def test_two_processes_that_start_one_run_are_one_run_and_one_line(
-    tiny: MakePackage, tmp_path: Path
+    p: Package, tmp_path: Path
 ) -> None:
-    p, options = tiny(), ["--train.steps=500", "--train.eval_every=100", "--log.every=50"]
+    options = ["--train.steps=500", "--train.eval_every=100", "--log.every=50"]
     runs = [p.start(tmp_path, *options) for _ in range(2)]
     ends = sorted((run.finish() for run in runs), key=lambda done: done.returncode)
     assert [done.returncode for done in ends] == [0, 1]
@@ -161,11 +157,8 @@ def test_two_processes_that_start_one_run_are_one_run_and_one_line(
     assert [row["step"] for row in rows(tmp_path, "train")] == list(range(50, 501, 50))
 
 
-def test_run_that_another_process_trains_is_not_even_read(
-    tiny: MakePackage, tmp_path: Path
-) -> None:
+def test_run_that_another_process_trains_is_not_even_read(p: Package, tmp_path: Path) -> None:
     """Neither its checkpoint, which is damaged here, nor its record, which has other options."""
-    p = tiny()
     p.train_here(tmp_path, *SAME)
     flip(checkpoints(tmp_path)[-1] / "state.pt")
     lock = f"import fcntl, sys; file = open({str(tmp_path / 'a/.lock')!r}, 'a'); "
@@ -200,7 +193,8 @@ def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 def test_full_disk_is_one_line_and_keeps_the_older_checkpoint(
     package: MakePackage, mount: Callable[[str], Path]
 ) -> None:
-    p, disk = package("mlp"), mount("size=1100k")
+    p = package("mlp")
+    disk = mount("size=1100k")
     options = ["--train.steps=9", "--train.eval_every=3", "--run.keep=9"]
     done = p.finish(disk, *options, expect=1)
     assert "No space left" in done.stderr or "cannot write" in done.stderr
@@ -217,20 +211,20 @@ def test_full_disk_is_one_line_and_keeps_the_older_checkpoint(
 def test_full_disk_is_one_line_of_two_ranks_with_shards(
     tiny: MakePackage, mount: Callable[[str], Path]
 ) -> None:
-    p, disk = tiny("fsdp"), mount("size=200k")
+    p = tiny("fsdp")
+    disk = mount("size=200k")
     options = ["--train.steps=99", "--train.eval_every=1", "--run.keep=99", "--fsdp.enabled=true"]
     done = p.finish(disk, *options, "--train.batch_size=8", ranks=2, expect=1)
     assert "No space left" in done.stderr or "cannot write" in done.stderr
     assert p.checkpoint.newest(disk / "a/checkpoints") is not None
 
 
-def test_read_only_folder_is_one_line(tiny: MakePackage, mount: Callable[[str], Path]) -> None:
-    done = tiny().finish(mount("ro"), expect=1)
+def test_read_only_folder_is_one_line(p: Package, mount: Callable[[str], Path]) -> None:
+    done = p.finish(mount("ro"), expect=1)
     assert "Read-only file system" in done.stderr
 
 
-def test_checkpoint_of_an_older_version_is_not_replaced(tiny: MakePackage, tmp_path: Path) -> None:
-    p = tiny()
+def test_checkpoint_of_an_older_version_is_not_replaced(p: Package, tmp_path: Path) -> None:
     p.train_here(tmp_path, "--train.steps=2")
     manifest = checkpoints(tmp_path)[0] / "manifest.json"
     manifest.write_text(json.dumps({"sha256": "0" * 64, "step": 2}))
@@ -258,8 +252,7 @@ def test_evaluate_gives_the_metrics_of_the_best_validation(
         p.checkpoint.load_weights(tmp_path)
 
 
-def test_teacher_gives_a_model_its_weights(tiny: MakePackage, tmp_path: Path) -> None:
-    p = tiny()
+def test_teacher_gives_a_model_its_weights(p: Package, tmp_path: Path) -> None:
     p.train_here(tmp_path / "teacher", "--train.steps=9")
     options = [f"--model.teacher={tmp_path}/teacher/a", "--train.steps=1", "--optim.lr=1e-30"]
     p.train_here(tmp_path / "student", *options, "--optim.weight_decay=0")
@@ -268,8 +261,7 @@ def test_teacher_gives_a_model_its_weights(tiny: MakePackage, tmp_path: Path) ->
         torch.testing.assert_close(weight, weights[name])
 
 
-def test_checkpoint_runs_no_code(tiny: MakePackage, tmp_path: Path) -> None:
-    p = tiny()
+def test_checkpoint_runs_no_code(p: Package, tmp_path: Path) -> None:
     p.train_here(tmp_path, *SAME)
     newest = checkpoints(tmp_path)[-1]
     torch.save({"step": 9, "code": subprocess.Popen}, newest / "state.pt")
@@ -280,9 +272,10 @@ def test_checkpoint_runs_no_code(tiny: MakePackage, tmp_path: Path) -> None:
 
 
 def test_rows_are_flushed_before_the_checkpoint_that_follows_them(
-    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p, order, fsync = tiny(), [], os.fsync
+    order = []
+    fsync = os.fsync
 
     def note(descriptor: int) -> None:
         order.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
@@ -302,8 +295,7 @@ def test_rows_are_flushed_before_the_checkpoint_that_follows_them(
     )
 
 
-def test_record_names_versions_command_and_commit(tiny: MakePackage, tmp_path: Path) -> None:
-    p = tiny()
+def test_record_names_versions_command_and_commit(p: Package, tmp_path: Path) -> None:
     p.train_here(tmp_path, "--train.steps=2")
     record = json.loads((tmp_path / "a/config.json").read_text())
     assert record["versions"]["torch"] == torch.__version__

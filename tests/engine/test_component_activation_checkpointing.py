@@ -20,8 +20,10 @@ class Mixed(nn.Module):
 
     def __init__(self, attention_dropout: float) -> None:
         super().__init__()
-        self.linear, self.convolution = nn.Linear(8, 8), nn.Conv1d(8, 8, 1)
-        self.norm, self.dropout = nn.BatchNorm1d(8), nn.Dropout(0.5)
+        self.linear = nn.Linear(8, 8)
+        self.convolution = nn.Conv1d(8, 8, 1)
+        self.norm = nn.BatchNorm1d(8)
+        self.dropout = nn.Dropout(0.5)
         self.cumulative = nn.BatchNorm1d(8, momentum=None)
         self.attention_dropout = attention_dropout
 
@@ -128,7 +130,8 @@ def test_blocks_with_an_lstm_work_where_it_writes_into_products(
     """As in float64, or in a build of torch without oneDNN."""
     net = nn.Sequential()
     net.blocks = nn.ModuleList([nn.LSTM(8, 8)])
-    inputs, gradients = torch.randn(4, 3, 8, dtype=torch.float64), []
+    inputs = torch.randn(4, 3, 8, dtype=torch.float64)
+    gradients = []
     for model in (copy.deepcopy(net), convert(net, mode="ops")):
         model.double().get_submodule("blocks.0")(inputs)[0].sum().backward()
         gradients.append({name: weight.grad for name, weight in model.named_parameters()})
@@ -143,7 +146,8 @@ def test_evaluation_with_gradients_keeps_the_statistics(convert: Callable[..., n
 
 
 def test_copy_has_weights_of_its_own(convert: Callable[..., nn.Module]) -> None:
-    net, inputs = convert(Net()).eval(), torch.randn(4, 8, 8)
+    net = convert(Net()).eval()
+    inputs = torch.randn(4, 8, 8)
     expected = net(inputs)
     other = copy.deepcopy(net)
     for parameter in other.parameters():

@@ -27,9 +27,8 @@ def test_kill_at_a_file_operation_changes_nothing(tiny: MakePackage, tmp_path: P
 
     def train(number: int) -> str:
         options = [*FIXED, f"--run.dir={tmp_path / str(number)}", *ASYNC]
-        done = run_python(p.root, str(PROGRAMS / "kill_at.py"), f"{number}", p.name, *options)
-        assert done.returncode == (-9 if number else 0), done.stderr
-        return done.stdout
+        arguments = [str(PROGRAMS / "kill_at.py"), f"{number}", p.name, *options]
+        return run_python(p.root, *arguments, status=-9 if number else 0).stdout
 
     operations = int(train(0).splitlines()[-1])
     assert operations > 20
@@ -63,7 +62,8 @@ def test_checkpoint_that_cannot_be_written_ends_both_ranks_with_one_line(
 
 
 def test_two_ranks_train_as_without_it(tiny: MakePackage, tmp_path: Path) -> None:
-    p, options = tiny(NAME), [*ASYNC, "--train.batch_size=4"]
+    p = tiny(NAME)
+    options = [*ASYNC, "--train.batch_size=4"]
     p.finish(tmp_path / "async", *options, ranks=2)
     p.finish(tmp_path / "plain", *options, "--async_checkpoint.enabled=false", ranks=2)
     for key in ("model", "optimizer", "step"):

@@ -44,7 +44,8 @@ def test_each_kind_of_dataset_trains_as_without(
 def test_batches_are_pinned_where_they_are_in_host_memory(
     p: Package, where: str, pinned: bool
 ) -> None:
-    cache, gpu = p.components.cache, p.distributed.World(0, 1, torch.device("cuda"))
+    cache = p.components.cache
+    gpu = p.distributed.World(0, 1, torch.device("cuda"))
     component = cache.Cache(cache.CacheConfig(enabled=True, where=where), gpu)
     wrapped = component.wrap_dataset(p.data.load(p.data.DataConfig())[0])
     assert p.loader.Loader(wrapped, [], p.config.LoaderConfig(), gpu).pin_memory == pinned
@@ -84,7 +85,8 @@ def opened(p: Package, dataset: Any, where: str, folder: Path) -> Any:
 
 @pytest.mark.parametrize("where", ["disk", "memory"])
 def test_own_collate_gets_what_it_gets_without(p: Package, tmp_path: Path, where: str) -> None:
-    cached, plain = opened(p, Boxes(), where, tmp_path), Boxes()
+    cached = opened(p, Boxes(), where, tmp_path)
+    plain = Boxes()
     for _ in range(2):
         for sample, index in zip(
             cached.collate_fn(cached.__getitems__([5, 0, 8, 5])), [5, 0, 8, 5], strict=True
@@ -211,7 +213,8 @@ def test_key_follows_links(
 ) -> None:
     """To folders, to a folder of two names, to files, in a circle, broken, and the path itself."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    photos, real = tmp_path / "photos", tmp_path / "elsewhere"
+    photos = tmp_path / "photos"
+    real = tmp_path / "elsewhere"
     write_images(real, 4)
     photos.mkdir()
     for name in ("class0", "class1"):
@@ -230,7 +233,8 @@ def test_key_follows_links(
 
 @pytest.mark.parametrize("linked", [False, True])
 def test_key_of_a_file_is_of_its_content(images: Package, tmp_path: Path, linked: bool) -> None:
-    file, path = tmp_path / "table.csv", tmp_path / "table.csv"
+    file = tmp_path / "table.csv"
+    path = tmp_path / "table.csv"
     file.write_text("a,b\n1,2\n")
     if linked:
         path = tmp_path / "link.csv"

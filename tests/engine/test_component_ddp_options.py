@@ -16,7 +16,8 @@ def test_gradients_are_averaged_in_bf16(package: MakePackage, tmp_path: Path) ->
     """In a group of one rank, the average is the gradient itself, rounded."""
     p = package("mlp", "ddp-options", "fsdp")
     torch.manual_seed(0)
-    model, inputs = nn.Linear(4, 3), torch.randn(5, 4)
+    model = nn.Linear(4, 3)
+    inputs = torch.randn(5, 4)
     model(inputs).square().sum().backward()
     expected = [
         parameter.grad.bfloat16().float()

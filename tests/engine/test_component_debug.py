@@ -15,7 +15,8 @@ ON = ["--debug.enabled=true", "--train.steps=6", "--train.eval_every=3"]
 
 def test_first_bad_output_and_gradient_are_named(tiny: MakePackage) -> None:
     p = tiny("debug")
-    refused, find_nan = p.errors.UserError, p.components.debug.find_nan
+    refused = p.errors.UserError
+    find_nan = p.components.debug.find_nan
     net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Linear(2, 1))
     handles = find_nan(net)
     net(torch.ones(1, 2)).sum().backward()
@@ -40,7 +41,8 @@ def test_first_bad_output_and_gradient_are_named(tiny: MakePackage) -> None:
 def test_first_step_with_nan_ends_the_run_before_it_is_logged(
     tiny: MakePackage, tmp_path: Path
 ) -> None:
-    p, options = tiny("debug"), [*ON, "--model.kind=nan"]
+    p = tiny("debug")
+    options = [*ON, "--model.kind=nan"]
     with pytest.raises(
         p.errors.UserError, match=r"the output of the model \(Net\) is the first with infinity"
     ):
@@ -98,7 +100,8 @@ class Net(nn.Module):
 
 @pytest.mark.parametrize("kind", [tuple, dict])
 def test_parameter_with_a_wrong_gradient_is_named(tiny: MakePackage, kind: type) -> None:
-    p, net = tiny("debug"), Net()
+    p = tiny("debug")
+    net = Net()
     gradcheck = p.components.debug.gradcheck
     batch: Any = (torch.randn(5, 3),) if kind is tuple else {"inputs": torch.randn(5, 3)}
     with pytest.raises(
@@ -106,10 +109,8 @@ def test_parameter_with_a_wrong_gradient_is_named(tiny: MakePackage, kind: type)
         match=r"^debug.gradcheck: the gradient of wrong is wrong \(.*: check the code",
     ):
         gradcheck(net, batch)
-    before, noise = (
-        {name: value.clone() for name, value in net.state_dict().items()},
-        torch.get_rng_state(),
-    )
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    noise = torch.get_rng_state()
     net.square = torch.square
     gradcheck(net, batch)
     assert equal(before, dict(net.state_dict()))
@@ -118,7 +119,8 @@ def test_parameter_with_a_wrong_gradient_is_named(tiny: MakePackage, kind: type)
 
 
 def test_tools_change_no_result(tiny: MakePackage, tmp_path: Path) -> None:
-    p, seen = tiny("debug"), list[tuple[bool, bool]]()
+    p = tiny("debug")
+    seen = list[tuple[bool, bool]]()
     original = p.metrics.Meter.add
 
     def add(*given: Any) -> None:
@@ -139,7 +141,8 @@ def test_tools_change_no_result(tiny: MakePackage, tmp_path: Path) -> None:
 
 
 def test_synchronization_is_reported_within_steps_after_the_first_ones(tiny: MakePackage) -> None:
-    p, modes = tiny("debug"), list[tuple[int, str]]()
+    p = tiny("debug")
+    modes = list[tuple[int, str]]()
     cfg = p.components.debug.DebugConfig(enabled=True, synchronization="error")
     debug = p.components.debug.Debug(cfg, p.distributed.World(0, 1, torch.device("cuda", 0)))
     run: Any = SimpleNamespace(step=7, model=nn.Identity(), cfg=None)

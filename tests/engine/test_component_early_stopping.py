@@ -18,7 +18,8 @@ OPTIONS = [
 def first_stop(losses: list[float], patience: int, delta: float) -> int:
     """Return the number of validations until the run ends: the definition, without a state."""
     for count in range(1, len(losses) + 1):
-        best, since = float("inf"), 0
+        best = float("inf")
+        since = 0
         for loss in losses[:count]:
             best, since = (loss, 0) if loss < best - delta else (best, since + 1)
         if since >= patience:

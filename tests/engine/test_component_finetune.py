@@ -3,7 +3,6 @@
 import importlib
 import json
 import logging
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +45,17 @@ def hugging_face(kind: str, classes: int = 3) -> Any:
 
 
 def test_folder_of_transformers_gives_its_outputs(package: MakePackage, tmp_path: Path) -> None:
-    p, theirs = package("bert", "finetune"), hugging_face("BertForSequenceClassification")
+    p = package("bert", "finetune")
+    theirs = hugging_face("BertForSequenceClassification")
     theirs.save_pretrained(tmp_path, max_shard_size="40KB")
     assert (tmp_path / "model.safetensors.index.json").exists()
-    ours, load = bert(p), p.components.finetune.load
+    ours = bert(p)
+    load = p.components.finetune.load
     said = load(ours, tmp_path, settings(p))
     count = len(ours.state_dict())
     assert said == f"finetune: loaded {count} of {count} tensors from {tmp_path}"
-    tokens, mask = torch.randint(50, (4, 8)), torch.ones(4, 8, dtype=torch.bool)
+    tokens = torch.randint(50, (4, 8))
+    mask = torch.ones(4, 8, dtype=torch.bool)
     mask[1, 5:] = False
     expected = theirs(input_ids=tokens, attention_mask=mask.long()).logits
     torch.testing.assert_close(ours.predict(tokens, mask), expected, rtol=1e-4, atol=1e-5)
@@ -112,7 +114,8 @@ def test_tied_weight_is_loaded_under_either_name(package: MakePackage, tmp_path:
 
 def test_what_cannot_be_read_is_one_line(package: MakePackage, tmp_path: Path) -> None:
     p = package("mlp", "finetune")
-    read, refused = p.components.finetune.read, p.errors.UserError
+    read = p.components.finetune.read
+    refused = p.errors.UserError
     torch.save(nn.Linear(2, 2), tmp_path / "pickled.pt")
     torch.save([torch.ones(2)], tmp_path / "list.pt")
     for name in ("damaged.pt", "damaged.safetensors"):
@@ -154,18 +157,6 @@ def test_average_starts_with_the_loaded_weights(tiny: MakePackage, tmp_path: Pat
     torch.testing.assert_close(
         average, {name: weights[name] for name in average}, rtol=0, atol=1e-7
     )
-
-
-def test_resumed_run_says_that_it_keeps_its_own_weights(
-    tiny: MakePackage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    p, source = tiny("finetune"), tmp_path / "source/a"
-    options = ["--finetune.enabled=true", f"--finetune.weights={source}", "--train.steps=2"]
-    p.train_here(tmp_path / "source", "--train.steps=2")
-    p.train_here(tmp_path, *options)
-    shutil.rmtree(source)
-    p.train_here(tmp_path, *options)
-    assert "finetune: resumed, nothing is loaded\n" in capsys.readouterr().out
 
 
 def test_update_until_the_step_is_that_of_frozen_parameters(
@@ -252,7 +243,8 @@ def test_rates_are_those_of_the_depths_and_resume(
         if optimizer == "adamw"
         else ["--optimizers.enabled=true", f"--optimizers.name={optimizer}"]
     )
-    options, groups = [*SIX, *other, "--finetune.lr_decay=0.5"], list[dict[str, Any]]()
+    options = [*SIX, *other, "--finetune.lr_decay=0.5"]
+    groups = list[dict[str, Any]]()
     with support.at_step(3, lambda it: groups.extend(it.param_groups)):
         p.train_here(tmp_path / "whole", *options)
     torch.manual_seed(0)

@@ -26,7 +26,9 @@ def rounded(values: Tensor) -> Tensor:
 
 def test_products_are_those_of_rounded_factors(p: Package) -> None:
     torch.manual_seed(0)
-    net, inputs, layer = nn.Module(), torch.randn(7, 32), nn.Linear(32, 16, bias=False)
+    net = nn.Module()
+    inputs = torch.randn(7, 32)
+    layer = nn.Linear(32, 16, bias=False)
     net.blocks = nn.Sequential(layer)
     expected = rounded(inputs) @ rounded(layer.weight.detach()).T
     module = p.components.fp8

@@ -45,7 +45,8 @@ def test_merged_weight_is_the_sum_with_the_scaled_product(
 
 
 def test_only_what_is_named_changes(tiny: MakePackage, tmp_path: Path) -> None:
-    p, start = tiny("lora"), start_of(tiny("lora"), kind="batch_norm")
+    p = tiny("lora")
+    start = start_of(tiny("lora"), kind="batch_norm")
     options = [*ON, "--model.kind=batch_norm", '--lora.target=["*.0"]', '--lora.train=["layers.4"]']
     p.train_here(tmp_path, *options)
     found = {
@@ -109,10 +110,8 @@ def test_nothing_left_to_adapt_is_one_line(tiny: MakePackage, tmp_path: Path) ->
 
 
 def test_two_ranks_train_as_one_process(tiny: MakePackage, tmp_path: Path) -> None:
-    p, options = (
-        tiny("lora"),
-        [*ON, "--train.global_batch_size=16", "--optim.eps=1e-4", "--model.dropout=0"],
-    )
+    p = tiny("lora")
+    options = [*ON, "--train.global_batch_size=16", "--optim.eps=1e-4", "--model.dropout=0"]
     p.train_here(tmp_path / "one", *options, "--train.batch_size=8")
     p.finish(tmp_path / "two", *options, "--train.batch_size=8", ranks=2)
     torch.testing.assert_close(
@@ -121,10 +120,8 @@ def test_two_ranks_train_as_one_process(tiny: MakePackage, tmp_path: Path) -> No
 
 
 def test_sharded_model_has_adapters(tiny: MakePackage, tmp_path: Path) -> None:
-    p, options = (
-        tiny("finetune", "lora", "fsdp"),
-        [*ON, "--train.global_batch_size=16", "--optim.eps=1e-4"],
-    )
+    p = tiny("finetune", "lora", "fsdp")
+    options = [*ON, "--train.global_batch_size=16", "--optim.eps=1e-4"]
     p.train_here(tmp_path / "plain", "--train.steps=2")
     options += [
         "--finetune.enabled=true",

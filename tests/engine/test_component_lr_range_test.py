@@ -42,7 +42,8 @@ def test_suggestion_is_for_the_base_batch(package: MakePackage, tmp_path: Path) 
     p = package("mlp", "lr-range-test")
     p.train_here(tmp_path / "plain", *TEST, "--optim.lr_scaling=none")
     p.train_here(tmp_path / "scaled", *TEST, "--optim.lr_scaling=linear", "--optim.base_batch=4")
-    plain, scaled = results(tmp_path / "plain"), results(tmp_path / "scaled")
+    plain = results(tmp_path / "plain")
+    scaled = results(tmp_path / "scaled")
     assert scaled["rates"] == plain["rates"]
     assert scaled["optim.lr"] == pytest.approx(plain["optim.lr"] / 4)
 
@@ -96,7 +97,8 @@ def test_two_ranks_agree(tiny: MakePackage, tmp_path: Path) -> None:
     options = [*TEST, "--train.batch_size=4", "--train.steps=60"]
     p.train_here(tmp_path / "one", *options, "--train.gradient_accumulation_steps=2")
     p.finish(tmp_path / "two", *options, ranks=2)
-    one, two = results(tmp_path / "one"), results(tmp_path / "two")
+    one = results(tmp_path / "one")
+    two = results(tmp_path / "two")
     assert two["losses"][:40] == pytest.approx(one["losses"][:40], rel=1e-4)
     assert [row["step"] for row in rows(tmp_path / "two")] == [
         row["step"] for row in rows(tmp_path / "one")

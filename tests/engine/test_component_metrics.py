@@ -33,7 +33,8 @@ def outputs(p: Package, folder: Path) -> tuple[Any, Any]:
     In the batches of the run: in others, the last digits can order two samples differently.
     """
     cfg, model, val_set, spec = p.evaluate.load_run(folder / "a", torch.device("cpu"))
-    prepare, found = p.data.Prepare(spec, cfg.data), list[tuple[Tensor, Tensor]]()
+    prepare = p.data.Prepare(spec, cfg.data)
+    found = list[tuple[Tensor, Tensor]]()
     for indices in torch.arange(len(val_set)).split(cfg.train.batch_size):
         *inputs, targets = prepare(val_set.__getitems__(indices.tolist()), False, torch.Generator())
         with torch.inference_mode():
@@ -43,7 +44,8 @@ def outputs(p: Package, folder: Path) -> tuple[Any, Any]:
 
 
 def by_sklearn(probabilities: Any, targets: Any, average: str) -> dict[str, float]:
-    predicted, options = probabilities.argmax(1), {"average": average}
+    predicted = probabilities.argmax(1)
+    options = {"average": average}
     scores, onehot = (
         (probabilities[:, 1], targets) if average == "binary" else (probabilities, None)
     )
@@ -93,10 +95,8 @@ def test_two_ranks_have_the_same_metrics(package: MakePackage, tmp_path: Path) -
 
 
 def test_sharded_model_has_the_same_metrics(package: MakePackage, tmp_path: Path) -> None:
-    p, options = (
-        package("mlp", "fsdp", "metrics"),
-        [*ALL, "--train.eval_every=2", "--model.dropout=0"],
-    )
+    p = package("mlp", "fsdp", "metrics")
+    options = [*ALL, "--train.eval_every=2", "--model.dropout=0"]
     p.finish(tmp_path, *options, "--fsdp.enabled=true", "--train.batch_size=8", ranks=2)
     logits, targets = outputs(p, tmp_path)
     expected = by_sklearn(logits.softmax(1).numpy(), targets, "macro")
@@ -136,10 +136,8 @@ class Pixels(nn.Module):
 
 def measure(p: Package, model: nn.Module, batches: list[Any], *options: str) -> dict[str, float]:
     """Return the metrics of one validation of a model, called by name."""
-    cfg, world = (
-        p.options("--metrics.enabled=true", *options),
-        p.distributed.World(0, 1, torch.device("cpu")),
-    )
+    cfg = p.options("--metrics.enabled=true", *options)
+    world = p.distributed.World(0, 1, torch.device("cpu"))
     component = p.components.build_components(cfg, world).components[0]
     run = SimpleNamespace(model=model, world=world, plan=SimpleNamespace(batch_size=1))
     component.wrap_dataset(batches)
@@ -169,7 +167,8 @@ def test_pixels_that_are_ignored_do_not_count(package: MakePackage) -> None:
 
 
 def test_one_logit_is_of_the_second_class(package: MakePackage) -> None:
-    logits, labels = torch.tensor([-3.0, -0.5, 0.2, 4.0]), torch.tensor([0, 1, 0, 1])
+    logits = torch.tensor([-3.0, -0.5, 0.2, 4.0])
+    labels = torch.tensor([0, 1, 0, 1])
     batches = [{"logits": logits[i : i + 1], "masks": labels[i : i + 1]} for i in range(4)]
     found = measure(package("mlp", "metrics"), Pixels(), batches, "--metrics.average=binary")
     assert found == {"auroc": 0.75, "f1": 0.5}

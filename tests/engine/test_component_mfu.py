@@ -35,7 +35,9 @@ def p(tiny: MakePackage) -> Any:
 
 def test_flops_are_those_by_hand(p: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two FLOPs per weight and sample forward, as many for the gradients of the weights, and of the hidden layer."""
-    first, second, hidden = 4 * 8, 8 * 1, 8 * 1
+    first = 4 * 8
+    second = 8 * 1
+    hidden = 8 * 1
     by_hand = 2 * 16 * (2 * (first + second) + hidden)
     assert flops_of(p, tmp_path / "one", monkeypatch) == by_hand
     assert (
@@ -47,7 +49,10 @@ def test_flops_are_those_by_hand(p: Any, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_flops_of_a_recurrent_network_are_those_by_hand(p: Any, kind: Any) -> None:
     """Two FLOPs per weight and element, as many for the gradients of weights and inputs; the first state has none."""
-    count, length, inputs, hidden = 3, 50, 8, 16
+    count = 3
+    length = 50
+    inputs = 8
+    hidden = 16
 
     class Net(nn.Module):
         def __init__(self) -> None:

@@ -20,7 +20,8 @@ ON = [
 
 def fault(p: Package, steps: set[int], factor: float) -> Callable[..., Any]:
     """Return a `Prepare.forward` that multiplies inputs and targets of some training batches, counted from 0."""
-    forward, calls = p.data.Prepare.forward, [0]
+    forward = p.data.Prepare.forward
+    calls = [0]
 
     def faulty(self: Any, batch: Any, training: bool, generator: torch.Generator) -> Any:
         inputs, targets = forward(self, batch, training, generator)
@@ -62,7 +63,8 @@ def test_only_the_micro_batch_that_is_not_finite_is_missing_in_a_row(
         "--log.every=2",
         "--train.steps=2",
     ]
-    losses, original = [], p.train.compute_loss
+    losses = []
+    original = p.train.compute_loss
 
     def noted(net: Any, batch: Any) -> Any:
         loss, metrics = original(net, batch)

@@ -96,7 +96,8 @@ def test_checkpoint_and_file_give_the_smaller_size(tiny: MakePackage, tmp_path: 
 
 
 def test_cuda_graphs_of_torch_compile_are_refused(tiny: MakePackage, tmp_path: Path) -> None:
-    p, compiled = tiny("oom"), ("--speed.compile=model", "--speed.compile_mode=reduce-overhead")
+    p = tiny("oom")
+    compiled = ("--speed.compile=model", "--speed.compile_mode=reduce-overhead")
     refused = pytest.raises(
         p.errors.UserError, match="overwrite gradients .*, or oom.enabled=false"
     )

@@ -9,7 +9,11 @@ import torch
 from engine import MakePackage, Package, rows, saved
 from torch import Tensor, nn
 
-LR, DECAY, BETA1, BETA2, EPS = 0.1, 0.5, 0.8, 0.9, 1e-6
+LR = 0.1
+DECAY = 0.5
+BETA1 = 0.8
+BETA2 = 0.9
+EPS = 1e-6
 NAMES = ["sgd", "adam", "muon", "lamb", "lars", "novograd"]
 TRUST = 0.02
 
@@ -39,7 +43,8 @@ def built(p: Package, name: str, *more: str) -> tuple[Net, torch.optim.Optimizer
         f"--optimizers.name={name}",
         f"--optimizers.momentum={BETA1}",
     ]
-    cfg, net = p.options(*rates, *chosen, f"--optim.eps={EPS}", *more), Net()
+    cfg = p.options(*rates, *chosen, f"--optim.eps={EPS}", *more)
+    net = Net()
     component = p.components.optimizers.Optimizers(
         cfg.optimizers, p.distributed.World(0, 1, torch.device("cpu"))
     )
@@ -54,7 +59,9 @@ class Weight:
     """A weight as the paper of an optimizer changes it, one step after another."""
 
     def __init__(self, value: Tensor, decay: float, cfg: Any) -> None:
-        self.w, self.decay, self.cfg = value.clone(), decay, cfg
+        self.w = value.clone()
+        self.decay = decay
+        self.cfg = cfg
         self.m: Any = 0
         self.v: Any = 0
         self.step = 0
@@ -151,7 +158,8 @@ def test_ten_steps_follow_the_paper(package: MakePackage, name: str) -> None:
 
 def test_muon_without_any_other_parameter(package: MakePackage) -> None:
     """As with LoRA, which trains matrices only."""
-    p, net = package("mlp", "optimizers"), Net()
+    p = package("mlp", "optimizers")
+    net = Net()
     net.layer.bias.requires_grad_(False)
     net.table.requires_grad_(False)
     cfg = p.options("--optimizers.name=muon")
@@ -182,7 +190,8 @@ def test_step_that_fp16_skips_changes_nothing(package: MakePackage, name: str) -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_schedule_sets_rate_and_momentum(package: MakePackage, tmp_path: Path, name: str) -> None:
-    p, used = package("mlp", "optimizers"), list[tuple[float, float]]()
+    p = package("mlp", "optimizers")
+    used = list[tuple[float, float]]()
     plan = p.loader.BatchPlan(100, 10, 1, 10, 10, 10, 10)
     _, optimizer = make(p, name)
     schedule = p.optim.OneCycle(p.options().optim, plan)
@@ -201,7 +210,8 @@ def test_schedule_sets_rate_and_momentum(package: MakePackage, tmp_path: Path, n
 
 @pytest.mark.parametrize("name", ["lamb", "lars"])
 def test_two_ranks_equal_one(tiny: MakePackage, tmp_path: Path, name: str) -> None:
-    p, rate = tiny("optimizers"), {"lamb": 1e-2, "lars": 1.0}[name]
+    p = tiny("optimizers")
+    rate = {"lamb": 1e-2, "lars": 1.0}[name]
     options = [
         "--optimizers.enabled=true",
         f"--optimizers.name={name}",

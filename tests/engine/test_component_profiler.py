@@ -50,7 +50,8 @@ def test_times_are_those_of_the_clock(
     tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One tick per reading: each phase of a step ends one tick after the one before."""
-    p, clock = tiny("profiler"), iter(range(10_000))
+    p = tiny("profiler")
+    clock = iter(range(10_000))
     monkeypatch.setattr(
         p.components.profiler, "time", SimpleNamespace(perf_counter=lambda: next(clock))
     )
@@ -92,7 +93,8 @@ def test_start_of_a_tracker_is_not_measured(tiny: MakePackage, tmp_path: Path, s
     p = tiny("profiler", "tracker", "tensorboard")
     tensorboard = p.components.tensorboard.Tensorboard
     with pytest.MonkeyPatch.context() as patch:
-        begin, seconds = tensorboard.open, [0.0]
+        begin = tensorboard.open
+        seconds = [0.0]
 
         def tick() -> float:
             seconds[0] += 0.001

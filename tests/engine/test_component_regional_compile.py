@@ -17,7 +17,8 @@ class Wide(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.widen, self.narrow = nn.Linear(4, width), nn.Linear(width, 4)
+        self.widen = nn.Linear(4, width)
+        self.narrow = nn.Linear(width, 4)
         self.dropout = nn.Dropout(0.5)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -33,7 +33,8 @@ def test_averaged_weights_are_preferred_and_a_tied_weight_is_there_once(
     with few_samples():
         p.train_here(tmp_path, *options, "--ema.enabled=true", "--ema.decay=0.5")
         _, val_set, spec = p.data.load(p.options(*options).data)
-    [found], state = read(tmp_path), saved(tmp_path)
+    [found] = read(tmp_path)
+    state = saved(tmp_path)
     assert state["model"].keys() - found.keys() == {"head.weight"}
     average = state["components"]["ema"]["eval_weights"]
     assert all(torch.equal(found[name], average[name]) for name in average.keys() & found.keys())
@@ -75,7 +76,8 @@ def test_checkpoint_that_appears_late_gets_its_file(
     """As with an asynchronous checkpointer: a checkpoint is complete only after its validation."""
     p = tiny("safetensors")
     (tmp_path / "a/checkpoints").mkdir(parents=True)
-    save, waiting = p.checkpoint.Checkpoints.save, list[Any]()
+    save = p.checkpoint.Checkpoints.save
+    waiting = list[Any]()
 
     def save_later(own: Any, state: dict[str, Any]) -> None:
         for earlier in waiting:

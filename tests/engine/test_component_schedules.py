@@ -22,7 +22,8 @@ def rates(p: Package, total: int, name: str, **options: object) -> list[float]:
     plan = p.loader.BatchPlan(100, 10, 1, 10, 10, total, 10)
     component = p.components.schedules.Schedules(cfg.schedules, None)
     optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], betas=(0.7, 0.9))
-    schedule, found = component.build_schedule(plan, cfg), []
+    schedule = component.build_schedule(plan, cfg)
+    found = []
     assert schedule.peak == PEAK
     for step in range(total):
         found.append(schedule.set(optimizer, step))
@@ -36,7 +37,8 @@ def rates(p: Package, total: int, name: str, **options: object) -> list[float]:
 
 def of_torch(make: Callable[[torch.optim.Optimizer], Any], total: int) -> list[float]:
     optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=PEAK)
-    schedule, found = make(optimizer), []
+    schedule = make(optimizer)
+    found = []
     for _ in range(total):
         found.append(schedule.get_last_lr()[0])
         optimizer.step()

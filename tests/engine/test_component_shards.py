@@ -77,7 +77,8 @@ def test_reader_resumes_at_any_sample(
     shards = read(p, write(tmp_path, kind), kind, shuffle=shuffle)
     assert list(shards) == list(range(66))
     reader = shards.reader(1 % readers, readers, 3)
-    states, found = [], []
+    states = []
+    found = []
     for sample in islice(reader, 150):
         found.append(sample)
         states.append(json.dumps(reader.state_dict()))
@@ -117,7 +118,8 @@ def test_damaged_header_or_short_tar_is_never_taken_for_the_end(
 ) -> None:
     file = tmp_path / "a.tar"
     write_tar(file, range(6), kind)
-    content, found = file.read_bytes(), []
+    content = file.read_bytes()
+    found = []
     end = (
         max(number for number in range(0, len(content), 512) if any(content[number : number + 512]))
         + 512

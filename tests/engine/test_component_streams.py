@@ -254,7 +254,8 @@ def test_two_ranks_have_disjoint_samples_and_one_rank_continues(
 ) -> None:
     chosen = options(shards, "--train.global_batch_size=8", "--train.eval_every=100")
     p.finish(tmp_path / "two", *chosen, noted(tmp_path / "two"), "--train.steps=7", ranks=2)
-    first, second = notes(tmp_path / "two"), notes(tmp_path / "two", 1)
+    first = notes(tmp_path / "two")
+    second = notes(tmp_path / "two", 1)
     assert len(first) == len(second) == 7
     assert len({number for batch in first + second for number in batch}) == 56
     p.train_here(tmp_path / "one", *chosen, noted(tmp_path / "one"), "--streams.readers=2")

@@ -38,7 +38,8 @@ def scalars(folder: Path, split: str) -> dict[str, list[tuple[int, float]]]:
 
 def check_rows(folder: Path, split: str) -> None:
     """Check that TensorBoard shows each row of the run once, and no other."""
-    expected, shown = rows(folder, split), scalars(folder, split)
+    expected = rows(folder, split)
+    shown = scalars(folder, split)
     for name in expected[0].keys() - {"split", "step"}:
         assert [step for step, _ in shown[name]] == [row["step"] for row in expected]
         assert [value for _, value in shown[name]] == pytest.approx(
@@ -56,7 +57,7 @@ def rename_event_files(folder: Path) -> None:
 def test_killed_run_has_each_step_once(package: MakePackage, tmp_path: Path) -> None:
     p = package("mlp", *COMPONENTS)
     program = [str(PROGRAMS / "signal_at_step.py"), "9", "5", p.name, *p.arguments(tmp_path, *ON)]
-    assert run_python(p.root, *program).returncode == -9
+    run_python(p.root, *program, status=-9)
     assert saved(tmp_path)["step"] == 3
     assert [step for step, _ in scalars(tmp_path, "train")["loss"]][:3] == [1, 2, 3]
     rename_event_files(tmp_path)
@@ -125,9 +126,13 @@ def test_steps_that_were_sent_before_are_not_sent_again(
 
     p.train_here(tmp_path, *ON[:2])
     run = p.run.Run(p.options(), *[None] * 5)
-    run.world, run.folder, run.model = p.distributed.World(0, 1, "cpu"), tmp_path / "a", object()
+    run.world = p.distributed.World(0, 1, "cpu")
+    run.folder = tmp_path / "a"
+    run.model = object()
     for step, new in [(4, True), (6, True), (4, False), (7, True)]:
-        tracker, before = Recorder(None, run.world), len(sent)  # as after a kill
+        # as after a kill
+        tracker = Recorder(None, run.world)
+        before = len(sent)
         run.step = step
         tracker.on_log(run, {"loss": 1.0})
         tracker.on_train_end(run)

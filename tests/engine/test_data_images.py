@@ -13,8 +13,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from engine import Package
 from PIL import Image, ImageEnhance, ImageOps
 from sklearn import datasets
+
+MODEL = "resnet"
 
 
 def make_folder(root: Path, names: list[str], images: int) -> Path:
@@ -29,9 +32,8 @@ def make_folder(root: Path, names: list[str], images: int) -> Path:
 
 
 def test_digits_statistics_and_split_are_those_of_older_versions(
-    package: Callable[[str], Any],
+    p: Package,
 ) -> None:
-    p = package("resnet")
     train, val, spec = p.data.load(p.data.DataConfig())
     found = datasets.load_digits()
     expected = torch.from_numpy((found.images * (255 / 16)).round().astype(np.uint8)).unsqueeze(1)
@@ -46,10 +48,7 @@ def test_digits_statistics_and_split_are_those_of_older_versions(
     assert [*spec.mean, *spec.std] == pytest.approx([mean / 255, std / 255], rel=1e-12)
 
 
-def test_classes_are_sorted_as_numbers_or_text(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
-    p = package("resnet")
+def test_classes_are_sorted_as_numbers_or_text(p: Package, tmp_path: Path) -> None:
     for number, (names, expected) in enumerate(
         [
             (["10", "9"], ("9", "10")),
@@ -66,9 +65,8 @@ def test_classes_are_sorted_as_numbers_or_text(
 
 
 def test_hidden_files_other_files_and_images_in_no_class_are_left_out(
-    package: Callable[[str], Any], tmp_path: Path
+    p: Package, tmp_path: Path
 ) -> None:
-    p = package("resnet")
     root = make_folder(tmp_path, ["a", "b", ".cache"], 5)
     for name in ("a/.hidden.png", "a/notes.txt", "loose.png"):
         (root / name).write_text("not an image")
@@ -76,8 +74,7 @@ def test_hidden_files_other_files_and_images_in_no_class_are_left_out(
     assert (len(train) + len(val), spec.classes) == (10, ("a", "b"))
 
 
-def test_linked_class_folders_are_followed(package: Callable[[str], Any], tmp_path: Path) -> None:
-    p = package("resnet")
+def test_linked_class_folders_are_followed(p: Package, tmp_path: Path) -> None:
     whole = make_folder(tmp_path / "whole", ["a", "b", "c"], 5)
     (tmp_path / "own").mkdir()
     for name in ("a", "c"):
@@ -209,9 +206,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("names", "expected"), HOSTILE.values(), ids=HOSTILE)
 def test_folder_is_understood_or_refused_in_one_line(
-    package: Callable[[str], Any], tmp_path: Path, names: list[str], expected: str
+    p: Package, tmp_path: Path, names: list[str], expected: str
 ) -> None:
-    assert outcome(package("resnet"), make_tree(tmp_path, names)) == expected
+    assert outcome(p, make_tree(tmp_path, names)) == expected
 
 
 @pytest.mark.parametrize(
@@ -254,18 +251,17 @@ def test_path_that_is_no_folder_is_one_line(
 
 
 def test_home_is_the_folder_of_its_name(
-    package: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(make_tree(tmp_path, TWO)))
-    assert outcome(package("resnet"), Path("~")) == "2 classes: a 7 + 1, b 7 + 1"
+    assert outcome(p, Path("~")) == "2 classes: a 7 + 1, b 7 + 1"
 
 
 def names_in(split: Any) -> set[str]:
     return {"/".join(file.parts[-2:]) for file in split.images}
 
 
-def test_split_stays_when_images_come_and_go(package: Callable[[str], Any], tmp_path: Path) -> None:
-    p = package("resnet")
+def test_split_stays_when_images_come_and_go(p: Package, tmp_path: Path) -> None:
     names = [f"{name}/{number}.png" for name in "ab" for number in range(40)]
     splits = []
     for number, some in enumerate([names, names[::2], [*names, *eight("c")]]):
@@ -279,9 +275,8 @@ def test_split_stays_when_images_come_and_go(package: Callable[[str], Any], tmp_
         assert whole == more & set(names)
 
 
-def test_classes_are_those_of_the_run(package: Callable[[str], Any], tmp_path: Path) -> None:
+def test_classes_are_those_of_the_run(p: Package, tmp_path: Path) -> None:
     """Labels and statistics stay, also if a folder is missing; a new or renamed one is named."""
-    p = package("resnet")
     root = make_tree(tmp_path, eight("a", "b", "c"))
     cfg = p.data.DataConfig(path=root, size=4, test_fraction=0.2)
     spec = p.data.load(cfg)[2]
@@ -358,9 +353,8 @@ def test_transparent_pixels_are_white(
 
 
 def test_another_name_of_the_same_folder_is_the_same_run(
-    package: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p = package("resnet")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for name in ("photos", "others"):
@@ -375,9 +369,8 @@ def test_another_name_of_the_same_folder_is_the_same_run(
 
 
 def test_a_description_that_fails_is_said_and_stops_no_run(
-    package: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    p: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p = package("resnet")
     monkeypatch.setattr(p.data, "describe", lambda train, val, spec: [train.nmaes])
     said = p.contracts.describe_data(p.data, [], [], None)
     assert said == [
@@ -411,14 +404,13 @@ def make_icons(root: Path, color: str, mode: str = "RGBA", count: int = 24) -> P
     ],
 )
 def test_shapes_in_the_alpha_channel_are_seen(
-    package: Callable[[str], Any],
+    p: Package,
     tmp_path: Path,
     color: str,
     keys: dict[str, Any],
     shown: str,
     mode: str,
 ) -> None:
-    p = package("resnet")
     root = make_icons(tmp_path, color, mode)
     cfg = p.data.DataConfig(path=root, size=16, **keys)
     train, val, spec = p.data.load(cfg)
@@ -462,10 +454,10 @@ def find_icons(root: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("suffix", ["gif", "png", "tif", "webp"])
-def test_first_frame_is_decoded(package: Callable[[str], Any], tmp_path: Path, suffix: str) -> None:
+def test_first_frame_is_decoded(p: Package, tmp_path: Path, suffix: str) -> None:
     frames = [Image.new("RGB", (16, 16), color) for color in ("black", "white")]
     frames[0].save(tmp_path / f"a.{suffix}", save_all=True, append_images=frames[1:])
-    assert decoded(package("resnet"), tmp_path / f"a.{suffix}").max() <= 3
+    assert decoded(p, tmp_path / f"a.{suffix}").max() <= 3
 
 
 def whole_png() -> bytes:
@@ -513,21 +505,17 @@ def test_image_that_cannot_be_read_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_image_of_16_bits_in_a_png_is_named(package: Callable[[str], Any], tmp_path: Path) -> None:
+def test_image_of_16_bits_in_a_png_is_named(p: Package, tmp_path: Path) -> None:
     """With levels below 256, a division by 256 would make it black."""
-    p = package("resnet")
     Image.fromarray(np.arange(256, dtype=np.uint16).reshape(16, 16)).save(tmp_path / "a.png")
     with pytest.raises(p.errors.UserError, match=r"a.png \(.*I;16\): convert it to 8 bits"):
         decoded(p, tmp_path / "a.png")
 
 
-def test_prepare_gives_equal_batches_for_equal_generators(package: Callable[[str], Any]) -> None:
-    p = package("resnet")
+def test_prepare_gives_equal_batches_for_equal_generators(p: Package) -> None:
     train, _, spec = p.data.load(p.data.DataConfig())
-    batch, prepare = (
-        train.__getitems__(list(range(64))),
-        p.data.Prepare(spec, p.data.DataConfig(flip=True, shift=2)),
-    )
+    batch = train.__getitems__(list(range(64)))
+    prepare = p.data.Prepare(spec, p.data.DataConfig(flip=True, shift=2))
     first, again, other = (
         prepare(batch, True, torch.Generator().manual_seed(seed))[0] for seed in (1, 1, 2)
     )
@@ -536,9 +524,8 @@ def test_prepare_gives_equal_batches_for_equal_generators(package: Callable[[str
 
 
 def test_statistics_of_large_images_are_of_four_million_pixels(
-    package: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p = package("resnet")
     root = make_folder(tmp_path, ["a", "b"], 10)
     decode = Mock(wraps=p.data.read_image)
     monkeypatch.setattr(p.data, "read_image", decode)
@@ -546,8 +533,7 @@ def test_statistics_of_large_images_are_of_four_million_pixels(
     assert decode.call_count == 4  # of 16, with one million pixels each
 
 
-def test_exif_orientation_is_applied(package: Callable[[str], Any], tmp_path: Path) -> None:
-    p = package("resnet")
+def test_exif_orientation_is_applied(p: Package, tmp_path: Path) -> None:
     white_above = np.full((8, 8), [[255]] * 4 + [[0]] * 4, np.uint8)
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate by 90 degrees clockwise
@@ -562,8 +548,7 @@ def augmented(p: Any, images: torch.Tensor, **options: Any) -> torch.Tensor:
     return torch.as_tensor(p.data.augment(images, cfg, torch.Generator().manual_seed(0)))
 
 
-def test_a_random_crop_is_a_part_as_pillow_resizes_it(package: Callable[[str], Any]) -> None:
-    p = package("resnet")
+def test_a_random_crop_is_a_part_as_pillow_resizes_it(p: Package) -> None:
     size = 64
     rows, columns = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
     places = torch.stack((rows, columns)).float() + 0.5
@@ -599,8 +584,7 @@ def test_a_random_crop_is_a_part_as_pillow_resizes_it(package: Callable[[str], A
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_colors_change_as_pillow_changes_them(package: Callable[[str], Any], channels: int) -> None:
-    p = package("resnet")
+def test_colors_change_as_pillow_changes_them(p: Package, channels: int) -> None:
     generator = torch.Generator().manual_seed(1)
     images = torch.randint(256, (32, channels, 8, 8), generator=generator) / 255
     changed = augmented(p, images, jitter=0.4)
@@ -619,8 +603,7 @@ def test_colors_change_as_pillow_changes_them(package: Callable[[str], Any], cha
     assert (changed - images).abs().mean() > 0.05
 
 
-def test_augmentations_are_off_by_default_but_for_the_shift(package: Callable[[str], Any]) -> None:
-    p = package("resnet")
+def test_augmentations_are_off_by_default_but_for_the_shift(p: Package) -> None:
     images = torch.rand(4, 3, 8, 8)
     assert augmented(p, images) is images
 
@@ -629,9 +612,8 @@ def test_augmentations_are_off_by_default_but_for_the_shift(package: Callable[[s
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_a_jpeg_is_as_pillow_decodes_it(
-    package: Callable[[str], Any], tmp_path: Path, mode: str, orientation: int, channels: int
+    p: Package, tmp_path: Path, mode: str, orientation: int, channels: int
 ) -> None:
-    p = package("resnet")
     random = np.random.default_rng(0)
     noise = Image.fromarray(random.integers(0, 256, (5, 7, 3), dtype=np.uint8))
     exif = Image.Exif()
@@ -649,9 +631,8 @@ def test_a_jpeg_is_as_pillow_decodes_it(
 
 
 def test_jpegs_of_at_least_twice_the_size_are_scaled_when_decoded(
-    package: Callable[[str], Any], tmp_path: Path
+    p: Package, tmp_path: Path
 ) -> None:
-    p = package("resnet")
     ramp = np.linspace(0, 255, 640).astype(np.uint8)
     file = tmp_path / "a.jpg"
     Image.fromarray(np.tile(ramp, (480, 1))).convert("RGB").save(file, quality=95)
@@ -660,11 +641,8 @@ def test_jpegs_of_at_least_twice_the_size_are_scaled_when_decoded(
     assert (pixels - expected).abs().max() < 3
 
 
-def test_a_test_folder_may_have_no_class_of_its_own(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
+def test_a_test_folder_may_have_no_class_of_its_own(p: Package, tmp_path: Path) -> None:
     """Training ignores the folder; only a request for the test split fails."""
-    p = package("resnet")
     make_folder(tmp_path / "train", ["a", "b"], 2)
     make_folder(tmp_path / "val", ["a"], 1)
     make_folder(tmp_path / "test", ["unknown"], 1)
@@ -675,9 +653,8 @@ def test_a_test_folder_may_have_no_class_of_its_own(
 
 
 def test_batch_of_one_is_one_line_where_batchnorm_has_one_value(
-    package: Callable[[str], Any],
+    p: Package,
 ) -> None:
-    p = package("resnet")
     spec = p.data.Spec(1, 8, ("a", "b"), (0.0,), (1.0,))
     model = p.model.build(p.model.ModelConfig(), spec)
     label = torch.tensor([0])

@@ -1,14 +1,16 @@
 """Images and masks: the canvases' digits, statistics, and formats of your own images."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from engine import Package
 from PIL import Image
+
+MODEL = "unet"
 
 
 def everything(split: Any) -> tuple[torch.Tensor, ...]:
@@ -31,16 +33,14 @@ def digits_of(images: torch.Tensor, masks: torch.Tensor) -> set[bytes]:
     return found
 
 
-def test_canvases_have_digits_of_their_own_split(package: Callable[[str], Any]) -> None:
-    p = package("unet")
+def test_canvases_have_digits_of_their_own_split(p: Package) -> None:
     train, val, _ = p.data.load(p.data.DataConfig())
     digits = [digits_of(*everything(split)) for split in (train, val)]
     assert 1000 < len(digits[0]) < 1500, "from 1,438 digits, each on several canvases"
     assert len(digits[0] & digits[1]) < 0.01 * len(digits[1]), "only identical digits"
 
 
-def test_brightness_does_not_separate_digits_from_background(package: Callable[[str], Any]) -> None:
-    p = package("unet")
+def test_brightness_does_not_separate_digits_from_background(p: Package) -> None:
     images, masks = everything(p.data.load(p.data.DataConfig())[1])
     digits = masks > 0
     overlaps = [
@@ -50,10 +50,10 @@ def test_brightness_does_not_separate_digits_from_background(package: Callable[[
     assert max(overlaps) < 0.7
 
 
-def test_shift_is_by_whole_pixels_and_replicates_the_edge(package: Callable[[str], Any]) -> None:
-    p = package("unet")
+def test_shift_is_by_whole_pixels_and_replicates_the_edge(p: Package) -> None:
     masks = torch.zeros(64, 5, 5, dtype=torch.uint8)
-    masks[:, 2, 2], masks[:, 0] = 1, 2
+    masks[:, 2, 2] = 1
+    masks[:, 0] = 2
     prepare = p.data.Prepare(
         p.data.Spec(1, 5, ("0", "1", "2"), (0.0,), (1.0,)), p.data.DataConfig(shift=1)
     )
@@ -81,10 +81,7 @@ def noise(
     return [rng.integers(0, 256, size, np.uint8) for _ in range(count)]
 
 
-def test_own_images_have_the_statistics_of_their_training_split(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
-    p = package("unet")
+def test_own_images_have_the_statistics_of_their_training_split(p: Package, tmp_path: Path) -> None:
     images = [Image.fromarray(pixels) for pixels in noise(size=(20, 20, 3))]
     masks = [Image.fromarray(pixels // 128) for pixels in noise()]
     cfg = p.data.DataConfig(path=make_folder(tmp_path / "own", images, masks), size=16)
@@ -99,9 +96,8 @@ def test_own_images_have_the_statistics_of_their_training_split(
     ("mode", "classes"), [("1", ("0", "1")), ("L", ("0", "255")), ("P", ("0", "2"))]
 )
 def test_masks_may_be_bilevel_gray_or_palette_indices(
-    package: Callable[[str], Any], tmp_path: Path, mode: str, classes: tuple[str, ...]
+    p: Package, tmp_path: Path, mode: str, classes: tuple[str, ...]
 ) -> None:
-    p = package("unet")
     both = [pixels // 128 for pixels in noise()]
     if mode == "P":
         masks = [Image.fromarray(pixels * 2).convert("P") for pixels in both]
@@ -118,10 +114,7 @@ def test_masks_may_be_bilevel_gray_or_palette_indices(
     assert torch.equal(loaded[:, 0] // 255, found)
 
 
-def test_image_is_rotated_as_its_exif_data_says(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
-    p = package("unet")
+def test_image_is_rotated_as_its_exif_data_says(p: Package, tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate by 90 degrees clockwise
     masks = [
@@ -142,8 +135,7 @@ def test_image_is_rotated_as_its_exif_data_says(
 
 
 @pytest.mark.parametrize("fraction", [0.0001, 0.9999])
-def test_empty_split_is_an_error(package: Callable[[str], Any], fraction: float) -> None:
-    p = package("unet")
+def test_empty_split_is_an_error(p: Package, fraction: float) -> None:
     with pytest.raises(p.errors.UserError, match="is too small a split: add images"):
         p.data.load(p.data.DataConfig(val_fraction=fraction))
 
@@ -214,9 +206,9 @@ MASKS: dict[str, tuple[Image.Image, str]] = {
 
 @pytest.mark.parametrize(("mask", "expected"), MASKS.values(), ids=MASKS)
 def test_values_of_masks_are_understood_or_refused_in_one_line(
-    package: Callable[[str], Any], tmp_path: Path, mask: Image.Image, expected: str
+    p: Package, tmp_path: Path, mask: Image.Image, expected: str
 ) -> None:
-    found = outcome(package("unet"), make_pairs(tmp_path, mask), ignore=9)
+    found = outcome(p, make_pairs(tmp_path, mask), ignore=9)
     assert found.removeprefix("10 + 2 images with masks (training + validation)\n") == expected
 
 
@@ -279,7 +271,7 @@ FILES: dict[str, tuple[list[str], list[str], str]] = {
 
 @pytest.mark.parametrize(("removed", "added", "expected"), FILES.values(), ids=FILES)
 def test_files_are_pairs_or_refused_in_one_line(
-    package: Callable[[str], Any],
+    p: Package,
     tmp_path: Path,
     removed: list[str],
     added: list[str],
@@ -291,22 +283,19 @@ def test_files_are_pairs_or_refused_in_one_line(
     for name in added:
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).touch()
-    assert outcome(package("unet"), root) == expected
+    assert outcome(p, root) == expected
 
 
-def test_missing_folder_of_masks_is_one_line(package: Callable[[str], Any], tmp_path: Path) -> None:
+def test_missing_folder_of_masks_is_one_line(p: Package, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     values(0).save(tmp_path / "images/0.png")
     assert (
-        outcome(package("unet"), tmp_path)
+        outcome(p, tmp_path)
         == "error: ROOT/masks does not exist: data.path needs the folders images and masks"
     )
 
 
-def test_class_that_no_training_mask_has_is_named(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
-    p = package("unet")
+def test_class_that_no_training_mask_has_is_named(p: Package, tmp_path: Path) -> None:
     root = make_pairs(tmp_path, values(0, 1), suffix=".bmp")
     for number in range(12):
         if p.image_files.place_of(str(number)) < 0.2:
@@ -314,8 +303,7 @@ def test_class_that_no_training_mask_has_is_named(
     assert outcome(p, root).endswith("\nno training mask has these classes: 9")
 
 
-def test_split_stays_when_pairs_come_and_go(package: Callable[[str], Any], tmp_path: Path) -> None:
-    p = package("unet")
+def test_split_stays_when_pairs_come_and_go(p: Package, tmp_path: Path) -> None:
     cfg = p.data.DataConfig(path=make_pairs(tmp_path, values(0, 1), 40), size=16, test_fraction=0.2)
 
     def numbers() -> list[set[int]]:
@@ -331,8 +319,7 @@ def test_split_stays_when_pairs_come_and_go(package: Callable[[str], Any], tmp_p
     assert numbers() == [split & set(range(1, 40, 2)) for split in whole]
 
 
-def test_classes_are_those_of_the_run(package: Callable[[str], Any], tmp_path: Path) -> None:
-    p = package("unet")
+def test_classes_are_those_of_the_run(p: Package, tmp_path: Path) -> None:
     first = make_pairs(tmp_path / "first", values(0, 3, 7))
     spec = p.data.load(p.data.DataConfig(path=first, size=16))[2]
     assert p.data.Spec(**dataclasses.asdict(spec)) == spec

@@ -10,10 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from engine import Package
+
+MODEL = "lstm"
 
 
-def test_dates_and_words_are_ignored(package: Callable[[str], Any], tmp_path: Path) -> None:
-    project = package("lstm")
+def test_dates_and_words_are_ignored(p: Package, tmp_path: Path) -> None:
+    project = p
     dates = pd.date_range("2024-01-01", periods=300, freq="h").astype(str)
     frame = pd.DataFrame({"when": dates, "day": "01.02.2024", "load": range(300), "wet": True})
     frame.to_csv(tmp_path / "a.csv", index=False)
@@ -37,13 +40,14 @@ def test_dates_and_words_are_ignored(package: Callable[[str], Any], tmp_path: Pa
     ],
 )
 def test_own_text(
-    package: Callable[[str], Any],
+    p: Package,
     tmp_path: Path,
     names: list[str],
     keys: dict[str, Any],
     expected: str,
 ) -> None:
-    data, error = package("lstm").data, package("lstm").errors.UserError
+    data = p.data
+    error = p.errors.UserError
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x" * 200)
@@ -56,10 +60,11 @@ def test_own_text(
 
 
 def test_a_decimal_comma_is_read_with_the_option_and_large_numbers_keep_their_differences(
-    package: Callable[[str], Any], tmp_path: Path
+    p: Package, tmp_path: Path
 ) -> None:
     """In float32, numbers around 1e9 differ by 64 at least."""
-    project, file = package("lstm"), tmp_path / "a.csv"
+    project = p
+    file = tmp_path / "a.csv"
     file.write_text("load;note\n" + "".join(f"{10**9 + index},5;x\n" for index in range(200)))
     cfg = project.data.DataConfig(kind="series", path=file, window=12, horizon=4, decimal="comma")
     train, _, spec = project.data.load(cfg)
@@ -76,9 +81,9 @@ def write(file: Path, rows: int = 200, **others: Any) -> Path:
 
 
 def test_missing_values_repeat_the_last_one_and_constants_are_zero(
-    package: Callable[[str], Any], tmp_path: Path
+    p: Package, tmp_path: Path
 ) -> None:
-    data = package("lstm").data
+    data = p.data
     holes = [None, 5.0, None, *range(197)]
     file = write(tmp_path / "a.csv", a=holes, flat=0.1)
     cfg = data.DataConfig(kind="series", path=file, window=12, horizon=4, columns=("a", "flat"))
@@ -152,13 +157,13 @@ HOURLY = f"{PLAIN}training: 2024-01-01 00:00:00 to 2024-01-04 07:00:00; validati
     ],
 )
 def test_own_series_is_understood(
-    package: Callable[[str], Any],
+    p: Package,
     tmp_path: Path,
     content: str | bytes,
     keys: dict[str, Any],
     expected: str,
 ) -> None:
-    data = package("lstm").data
+    data = p.data
     file = tmp_path / "table.csv"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     cfg = data.DataConfig(**{"kind": "series", "path": file, "window": 8, "horizon": 4, **keys})
@@ -284,13 +289,14 @@ def test_own_series_is_understood(
     ],
 )
 def test_unusable_series_is_one_line(
-    package: Callable[[str], Any],
+    p: Package,
     tmp_path: Path,
     content: str | bytes,
     keys: dict[str, Any],
     expected: str,
 ) -> None:
-    data, error = package("lstm").data, package("lstm").errors.UserError
+    data = p.data
+    error = p.errors.UserError
     file = tmp_path / "table.csv"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(error) as caught:
@@ -315,9 +321,10 @@ def test_unusable_series_is_one_line(
     ],
 )
 def test_parquet_has_dates_as_an_index_or_a_column(
-    package: Callable[[str], Any], tmp_path: Path, frame: pd.DataFrame | None, expected: str
+    p: Package, tmp_path: Path, frame: pd.DataFrame | None, expected: str
 ) -> None:
-    data, error = package("lstm").data, package("lstm").errors.UserError
+    data = p.data
+    error = p.errors.UserError
     file = tmp_path / "table.parquet"
     file.write_bytes(b"PAR1 nonsense")
     if frame is not None:
@@ -330,10 +337,9 @@ def test_parquet_has_dates_as_an_index_or_a_column(
     assert expected in said
 
 
-def test_a_run_that_is_resumed_keeps_its_columns_and_statistics(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
-    data, error = package("lstm").data, package("lstm").errors.UserError
+def test_a_run_that_is_resumed_keeps_its_columns_and_statistics(p: Package, tmp_path: Path) -> None:
+    data = p.data
+    error = p.errors.UserError
     file = write(tmp_path / "a.csv")
     cfg = data.DataConfig(kind="series", path=file, window=8, horizon=4, test_fraction=0.2)
     cfg = replace(cfg, columns=("load", "price"))

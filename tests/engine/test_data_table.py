@@ -10,7 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from engine import Package
 from sklearn import datasets
+
+MODEL = "mlp"
 
 ROWS = 60
 LABELS = ["x", "y"] * (ROWS // 2)
@@ -44,8 +47,7 @@ def joined(splits: Any) -> list[torch.Tensor]:
     return [torch.cat(parts) for parts in zip(splits[0].tensors, splits[1].tensors, strict=True)]
 
 
-def test_breast_cancer_is_that_of_scikit_learn(package: Callable[[str], Any]) -> None:
-    p = package("mlp")
+def test_breast_cancer_is_that_of_scikit_learn(p: Package) -> None:
     known = datasets.load_breast_cancer()
     train, val, spec = p.data.load(p.data.DataConfig())
     assert (len(train), len(val), len(spec.numeric), spec.categories) == (456, 113, 30, ())
@@ -57,16 +59,15 @@ def test_breast_cancer_is_that_of_scikit_learn(package: Callable[[str], Any]) ->
     assert train.tensors[0].std(0, correction=0).numpy() == pytest.approx(np.ones(30), abs=1e-5)
 
 
-def test_header_of_any_length_is_read_whole(package: Callable[[str], Any], tmp_path: Path) -> None:
+def test_header_of_any_length_is_read_whole(p: Package, tmp_path: Path) -> None:
     """Tables of genes have tens of thousands of columns: this header has 120,000 characters."""
     values = np.random.default_rng(0).random((300, ROWS)).round(3)
     genes = {f"gene_{number:0395}": column for number, column in enumerate(values)}
-    _, _, spec = load(package("mlp"), tmp_path, genes)
+    _, _, spec = load(p, tmp_path, genes)
     assert list(spec.numeric) == list(genes)
 
 
-def test_diabetes_is_that_of_scikit_learn(package: Callable[[str], Any]) -> None:
-    p = package("mlp")
+def test_diabetes_is_that_of_scikit_learn(p: Package) -> None:
     known = datasets.load_diabetes(scaled=False)
     train, val, spec = p.data.load(p.data.DataConfig(builtin="diabetes"))
     numbers, codes, targets = joined((train, val))
@@ -75,11 +76,8 @@ def test_diabetes_is_that_of_scikit_learn(package: Callable[[str], Any]) -> None
     assert sorted(in_its_unit.tolist()) == pytest.approx(sorted(known.target), rel=1e-5)
 
 
-def test_large_targets_keep_their_differences(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
+def test_large_targets_keep_their_differences(p: Package, tmp_path: Path) -> None:
     """In float32, 2e9 and 2e9 + 1 are equal."""
-    p = package("mlp")
     train, _, spec = load(
         p, tmp_path, {"a": range(ROWS), "label": np.arange(ROWS) + 2e9}, task="regression"
     )
@@ -104,9 +102,9 @@ THOUSANDS = ["1.234,5", "0,5", "12"]
     ],
 )
 def test_separators_in_numbers_need_the_option(
-    package: Callable[[str], Any], tmp_path: Path, cells: list[str], decimal: str, expected: Any
+    p: Package, tmp_path: Path, cells: list[str], decimal: str, expected: Any
 ) -> None:
-    p, content = package("mlp"), {"a": cells * (ROWS // 3)}
+    content = {"a": cells * (ROWS // 3)}
     if isinstance(expected, str):
         with pytest.raises(p.errors.UserError, match=expected):
             load(p, tmp_path, content, decimal=decimal)
@@ -131,9 +129,9 @@ def test_separators_in_numbers_need_the_option(
     ],
 )
 def test_categories_that_contain_digits_are_categories(
-    package: Callable[[str], Any], tmp_path: Path, cells: list[str]
+    p: Package, tmp_path: Path, cells: list[str]
 ) -> None:
-    spec = load(package("mlp"), tmp_path, {"a": cells * (ROWS // 3)})[2]
+    spec = load(p, tmp_path, {"a": cells * (ROWS // 3)})[2]
     assert spec.categories == (tuple(sorted(cells)),)
 
 
@@ -149,25 +147,23 @@ def test_categories_that_contain_digits_are_categories(
     ],
 )
 def test_classes_are_sorted_by_value_if_all_are_numbers(
-    package: Callable[[str], Any],
+    p: Package,
     tmp_path: Path,
     values: list[Any],
     keys: dict[str, Any],
     classes: tuple[str, ...],
 ) -> None:
     content = {"a": range(ROWS), "label": values * (ROWS // 3)}
-    assert load(package("mlp"), tmp_path, content, ".parquet", **keys)[2].classes == classes
+    assert load(p, tmp_path, content, ".parquet", **keys)[2].classes == classes
 
 
-def test_integer_categories_with_missing_values_have_no_point(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
-    spec = load(package("mlp"), tmp_path, {"a": [1, 2, None] * (ROWS // 3)}, categorical=("a",))[2]
+def test_integer_categories_with_missing_values_have_no_point(p: Package, tmp_path: Path) -> None:
+    spec = load(p, tmp_path, {"a": [1, 2, None] * (ROWS // 3)}, categorical=("a",))[2]
     assert spec.categories == (("", "1", "2"),)
 
 
-def test_saved_index_is_ignored(package: Callable[[str], Any], tmp_path: Path) -> None:
-    p, file = package("mlp"), tmp_path / "table.csv"
+def test_saved_index_is_ignored(p: Package, tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
     pd.DataFrame({"a": range(ROWS), "label": LABELS}).to_csv(file)
     assert p.data.load(p.data.DataConfig(path=file, target="label"))[2].numeric == ("a",)
 
@@ -176,9 +172,8 @@ def test_saved_index_is_ignored(package: Callable[[str], Any], tmp_path: Path) -
     "column", [{"a": [1.0] * ROWS}, {"a": [None] * ROWS}, {"a": ["same"] * ROWS}]
 )
 def test_constant_column_does_not_make_inputs_nonfinite(
-    package: Callable[[str], Any], tmp_path: Path, column: dict[str, Any]
+    p: Package, tmp_path: Path, column: dict[str, Any]
 ) -> None:
-    p = package("mlp")
     train, _, spec = load(p, tmp_path, {"b": range(ROWS), **column})
     prepared = p.data.Prepare(spec, p.data.DataConfig())(
         train.__getitems__([0, 1, 2]), True, torch.Generator()
@@ -186,9 +181,9 @@ def test_constant_column_does_not_make_inputs_nonfinite(
     assert prepared[0].isfinite().all()
 
 
-def test_a_class_of_one_row_is_no_error(package: Callable[[str], Any], tmp_path: Path) -> None:
+def test_a_class_of_one_row_is_no_error(p: Package, tmp_path: Path) -> None:
     labels = ["rare", *LABELS[1:]]
-    train, val, spec = load(package("mlp"), tmp_path, {"a": range(ROWS), "label": labels})
+    train, val, spec = load(p, tmp_path, {"a": range(ROWS), "label": labels})
     assert (len(train) + len(val), spec.classes) == (ROWS, ("rare", "x", "y"))
 
 
@@ -247,13 +242,13 @@ GOOD = csv_of(once(5))
     ],
 )
 def test_own_file_is_understood(
-    package: Callable[[str], Any],
+    p: Package,
     tmp_path: Path,
     content: str | bytes,
     keys: dict[str, Any],
     expected: str,
 ) -> None:
-    p, file = package("mlp"), tmp_path / "table.csv"
+    file = tmp_path / "table.csv"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     cfg = p.data.DataConfig(path=file, target="label", **{"ignore": ("id",), **keys})
     train, val, spec = p.data.load(cfg)
@@ -354,13 +349,13 @@ def test_own_file_is_understood(
     ],
 )
 def test_unusable_file_is_one_line(
-    package: Callable[[str], Any],
+    p: Package,
     tmp_path: Path,
     content: str | bytes,
     keys: dict[str, Any],
     message: str,
 ) -> None:
-    p, file = package("mlp"), tmp_path / "table.csv"
+    file = tmp_path / "table.csv"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(p.errors.UserError) as caught:
         p.data.load(
@@ -386,9 +381,8 @@ def test_unusable_file_is_one_line(
     ],
 )
 def test_parquet_says_the_kind_of_a_column(
-    package: Callable[[str], Any], tmp_path: Path, column: Any, expected: str
+    p: Package, tmp_path: Path, column: Any, expected: str
 ) -> None:
-    p = package("mlp")
     try:
         if isinstance(column, bytes):
             (tmp_path / "table.parquet").write_bytes(column)
@@ -415,7 +409,7 @@ def test_parquet_says_the_kind_of_a_column(
 )
 @pytest.mark.parametrize("key", ["val_path", "test_path", "path"])
 def test_other_file_has_the_columns_and_classes_of_the_training(
-    package: Callable[[str], Any],
+    p: Package,
     tmp_path: Path,
     content: str,
     keys: dict[str, Any],
@@ -423,8 +417,10 @@ def test_other_file_has_the_columns_and_classes_of_the_training(
     key: str,
 ) -> None:
     """Also the file of a run that is resumed, with its spec."""
-    data, error = package("mlp").data, package("mlp").errors.UserError
-    file, other = tmp_path / "table.csv", tmp_path / "other.csv"
+    data = p.data
+    error = p.errors.UserError
+    file = tmp_path / "table.csv"
+    other = tmp_path / "other.csv"
     file.write_text(GOOD)
     other.write_text(content)
     cfg = data.DataConfig(path=file, target="label", ignore=("id",))
@@ -448,9 +444,10 @@ def test_other_file_has_the_columns_and_classes_of_the_training(
     assert message.replace("KEY", key) in str(caught.value)
 
 
-def test_rows_stay_in_their_split(package: Callable[[str], Any], tmp_path: Path) -> None:
+def test_rows_stay_in_their_split(p: Package, tmp_path: Path) -> None:
     """When rows are added, or the options of columns change; equal rows are on one side."""
-    data, file = package("mlp").data, tmp_path / "table.csv"
+    data = p.data
+    file = tmp_path / "table.csv"
     lines = csv_of(lambda row: row if row % 9 else "", rows=1000).splitlines()
 
     def splits(rows: list[str], **keys: Any) -> list[set[float]]:
@@ -476,11 +473,9 @@ def test_rows_stay_in_their_split(package: Callable[[str], Any], tmp_path: Path)
     assert not {x for x in doubled[0] & doubled[1] if x == int(x)}
 
 
-def test_large_numbers_keep_their_differences(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
+def test_large_numbers_keep_their_differences(p: Package, tmp_path: Path) -> None:
     """In float32, times in seconds since 1970 are equal."""
-    train, _, _ = load(package("mlp"), tmp_path, {"a": np.arange(ROWS) + 1_700_000_000})
+    train, _, _ = load(p, tmp_path, {"a": np.arange(ROWS) + 1_700_000_000})
     assert len(train.tensors[0].unique()) == len(train)
 
 
@@ -488,9 +483,8 @@ def test_large_numbers_keep_their_differences(
     ("cell", "keys"), [(lambda row: row, {}), (lambda row: "rst"[row % 3], {})]
 )
 def test_table_trains_with_numbers_or_categories_alone_but_not_on_one_row_a_batch(
-    package: Callable[[str], Any], tmp_path: Path, cell: Callable[[int], Any], keys: dict[str, Any]
+    p: Package, tmp_path: Path, cell: Callable[[int], Any], keys: dict[str, Any]
 ) -> None:
-    p = package("mlp")
     table = csv_of(cell, rows=200, header="a,c,label" if cell(1) != 1 else "a,,label")
     (tmp_path / "table.csv").write_text(table)
     options = [f"--data.path={tmp_path}/table.csv", "--data.target=label", "--train.steps=2"]
@@ -500,12 +494,10 @@ def test_table_trains_with_numbers_or_categories_alone_but_not_on_one_row_a_batc
         p.train_here(tmp_path / "b", *options, "--train.batch_size=1")
 
 
-def test_new_rows_are_encoded_as_those_of_the_training(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
+def test_new_rows_are_encoded_as_those_of_the_training(p: Package, tmp_path: Path) -> None:
     """Without a target, with further columns, in another order; a gap is the mean."""
-    data = package("mlp").data
-    spec = load(package("mlp"), tmp_path, {"a": range(ROWS), "c": ["u", "v"] * 30})[2]
+    data = p.data
+    spec = load(p, tmp_path, {"a": range(ROWS), "c": ["u", "v"] * 30})[2]
     file = tmp_path / "new.csv"
     file.write_text("c,more,a\nv,1,7\n u ,2,\nnew,3,1e3\n")
     rows = data.read_table(file, data.DataConfig(), "the table")

@@ -11,18 +11,20 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
+from engine import Package
+
+MODEL = "gpt"
 
 
 def repeated(train: Any, val: Any) -> float:
     """Return the fraction of val's bytes in a string of 64 bytes which train has too, by a hash of each string."""
     hashes = []
     for text in (train, val):
-        hashed, factor = (
-            text.numpy().astype(np.uint64) + np.uint64(1),
-            np.array([0x9E3779B97F4A7C15], np.uint64),
-        )
+        hashed = text.numpy().astype(np.uint64) + np.uint64(1)
+        factor = np.array([0x9E3779B97F4A7C15], np.uint64)
         for length in (1, 2, 4, 8, 16, 32):
-            hashed, factor = hashed[:-length] * factor + hashed[length:], factor * factor
+            hashed = hashed[:-length] * factor + hashed[length:]
+            factor = factor * factor
         hashes.append(hashed)
     candidate = np.zeros(2**24, bool)
     candidate[hashes[1] >> 40] = True
@@ -30,18 +32,16 @@ def repeated(train: Any, val: Any) -> float:
     return float(np.convolve(starts, np.ones(64))[: len(val)].astype(bool).mean())
 
 
-def test_validation_text_of_the_standard_library_is_new(package: Callable[[str], Any]) -> None:
+def test_validation_text_of_the_standard_library_is_new(p: Package) -> None:
     """22% of its bytes were in strings of 64 bytes that train has too when the library was split by file."""
-    data = package("gpt").data
+    data = p.data
     train, val, _ = data.load(data.DataConfig())
     texts = [part.tensors[0][:, :-1].flatten() for part in (train, val)]
     assert 0.005 < repeated(*texts) < 0.04
 
 
-def test_the_split_depends_only_on_relative_names(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
-    data = package("gpt").data
+def test_the_split_depends_only_on_relative_names(p: Package, tmp_path: Path) -> None:
+    data = p.data
     lengths = []
     for name in ("a", "b"):
         for number in range(30):
@@ -78,8 +78,8 @@ UNDERSTOOD: dict[str, tuple[dict[str, bytes], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", UNDERSTOOD)
-def test_files_are_understood(package: Callable[[str], Any], tmp_path: Path, case: str) -> None:
-    data = package("gpt").data
+def test_files_are_understood(p: Package, tmp_path: Path, case: str) -> None:
+    data = p.data
     files, keys = UNDERSTOOD[case]
     write(tmp_path, files)
     cfg = data.DataConfig(path=tmp_path, context=8, val_fraction=0.2, **keys)
@@ -158,9 +158,9 @@ REFUSED: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_files_are_refused_in_one_line(
-    package: Callable[[str], Any], tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project = package("gpt")
+    project = p
     monkeypatch.setenv("HOME", str(tmp_path))
     files, keys, message = REFUSED[case]
     write(tmp_path, files)
@@ -169,8 +169,8 @@ def test_files_are_refused_in_one_line(
     assert "\n" not in str(raised.value)
 
 
-def test_paths_that_are_missing_or_empty_are_one_line(package: Callable[[str], Any]) -> None:
-    project = package("gpt")
+def test_paths_that_are_missing_or_empty_are_one_line(p: Package) -> None:
+    project = p
     for path, message in (
         ("nowhere", "data.path=nowhere does not exist"),
         ("", "data.path is empty"),
@@ -179,8 +179,8 @@ def test_paths_that_are_missing_or_empty_are_one_line(package: Callable[[str], A
             project.data.load(project.data.DataConfig(path=Path(path)))
 
 
-def test_links_to_folders_are_not_followed(package: Callable[[str], Any], tmp_path: Path) -> None:
-    data = package("gpt").data
+def test_links_to_folders_are_not_followed(p: Package, tmp_path: Path) -> None:
+    data = p.data
     write(tmp_path, {"a.txt": TEXT.encode()})
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "broken.txt").symlink_to(tmp_path / "nowhere")
@@ -201,9 +201,9 @@ def byte_pairs(file: Path) -> tokenizers.Tokenizer:
     return pairs
 
 
-def test_a_run_keeps_its_tokenizer(package: Callable[[str], Any], tmp_path: Path) -> None:
+def test_a_run_keeps_its_tokenizer(p: Package, tmp_path: Path) -> None:
     """Edited, the file would give other ids for the same text."""
-    data = package("gpt").data
+    data = p.data
     file = tmp_path / "pairs.json"
     pairs = byte_pairs(file)
     write(tmp_path, {"a.txt": "größer \n".encode() * 200})
@@ -225,10 +225,8 @@ def test_a_run_keeps_its_tokenizer(package: Callable[[str], Any], tmp_path: Path
     assert len(data.load_test(cfg, spec)) == (600 * 0.3 - 1) // 8
 
 
-def test_a_tokenizer_without_a_token_for_a_word_is_one_line(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
-    project = package("gpt")
+def test_a_tokenizer_without_a_token_for_a_word_is_one_line(p: Package, tmp_path: Path) -> None:
+    project = p
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"line": 0}, "?"))
     words.save(str(tmp_path / "words.json"))
     write(tmp_path, {"a.txt": TEXT.encode()})
@@ -239,8 +237,8 @@ def test_a_tokenizer_without_a_token_for_a_word_is_one_line(
         project.data.load(cfg)
 
 
-def test_a_description_has_the_tokens(package: Callable[[str], Any], tmp_path: Path) -> None:
-    data = package("gpt").data
+def test_a_description_has_the_tokens(p: Package, tmp_path: Path) -> None:
+    data = p.data
     write(tmp_path, {"a.txt": b"x" * 20000})
     loaded = data.load(data.DataConfig(path=tmp_path, context=8, val_fraction=0.2))
     assert data.describe(*loaded) == [

@@ -12,10 +12,13 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from engine import Package
 from tokenizers import Tokenizer
 from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
+
+MODEL = "bert"
 
 
 def load(project: Any, folder: Path, texts: list[str], **keys: Any) -> Any:
@@ -33,9 +36,7 @@ def decoded(spec: Any, *parts: Any) -> set[str]:
     return {tokenizer.decode(row).strip() for part in parts for row in part.tensors[0].tolist()}
 
 
-def test_cells_are_text_and_no_character_is_unknown(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
+def test_cells_are_text_and_no_character_is_unknown(p: Package, tmp_path: Path) -> None:
     texts = [
         "NA",
         "null",
@@ -48,22 +49,17 @@ def test_cells_are_text_and_no_character_is_unknown(
         "größer 数据 \N{GRINNING FACE}",
     ]
     texts += [f"text {index}" for index in range(11)]
-    train, val, spec = load(package("bert"), tmp_path, texts)
+    train, val, spec = load(p, tmp_path, texts)
     assert decoded(spec, train, val) == set(texts)
 
 
-def test_training_a_tokenizer_is_reproducible(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
+def test_training_a_tokenizer_is_reproducible(p: Package, tmp_path: Path) -> None:
     texts = [f"it was text number {index}" for index in range(100)]
-    assert (
-        len({load(package("bert"), tmp_path, texts, vocabulary=400)[2].tokenizer for _ in range(3)})
-        == 1
-    )
+    assert len({load(p, tmp_path, texts, vocabulary=400)[2].tokenizer for _ in range(3)}) == 1
 
 
-def test_a_tokenizer_of_your_own_is_used(package: Callable[[str], Any], tmp_path: Path) -> None:
-    project = package("bert")
+def test_a_tokenizer_of_your_own_is_used(p: Package, tmp_path: Path) -> None:
+    project = p
     texts = [f"it was text number {index}" for index in range(20)]
     spec = load(project, tmp_path, texts, vocabulary=350)[2]
     (tmp_path / "own.json").write_text(spec.tokenizer)
@@ -71,8 +67,8 @@ def test_a_tokenizer_of_your_own_is_used(package: Callable[[str], Any], tmp_path
     assert (again.vocabulary, again.length) == (spec.vocabulary, 8)
 
 
-def test_classes_are_sorted_as_text(package: Callable[[str], Any], tmp_path: Path) -> None:
-    project = package("bert")
+def test_classes_are_sorted_as_text(p: Package, tmp_path: Path) -> None:
+    project = p
     stars = [("nan", 2, 10)[index % 3] for index in range(60)]
     pd.DataFrame({"review": [f"n{index}" for index in range(60)], "stars": stars}).to_csv(
         tmp_path / "a.csv"
@@ -83,11 +79,9 @@ def test_classes_are_sorted_as_text(package: Callable[[str], Any], tmp_path: Pat
     assert project.data.load(cfg)[2].classes == ("10", "2", "nan")
 
 
-def test_long_texts_are_cut_between_the_marks_of_their_ends(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
+def test_long_texts_are_cut_between_the_marks_of_their_ends(p: Package, tmp_path: Path) -> None:
     texts = [f"it was text number {index}" for index in range(20)]
-    train, _, _ = load(package("bert"), tmp_path, texts, length=5)
+    train, _, _ = load(p, tmp_path, texts, length=5)
     assert train.tensors[1].unique().tolist() == [5]
     assert train.tensors[0][:, -1].unique().tolist() == [2]
 
@@ -153,8 +147,8 @@ UNDERSTOOD: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", UNDERSTOOD)
-def test_files_are_understood(package: Callable[[str], Any], tmp_path: Path, case: str) -> None:
-    data = package("bert").data
+def test_files_are_understood(p: Package, tmp_path: Path, case: str) -> None:
+    data = p.data
     name, content, classes = UNDERSTOOD[case]
     (tmp_path / name).write_bytes(content)
     cfg = data.DataConfig(path=tmp_path / name, vocabulary=300, length=16)
@@ -260,10 +254,8 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_files_are_refused_in_one_line(
-    package: Callable[[str], Any], tmp_path: Path, case: str
-) -> None:
-    project = package("bert")
+def test_files_are_refused_in_one_line(p: Package, tmp_path: Path, case: str) -> None:
+    project = p
     name, content, message = REFUSED[case]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(project.errors.UserError, match=message) as raised:
@@ -272,9 +264,9 @@ def test_files_are_refused_in_one_line(
 
 
 def test_wrong_options_are_one_line(
-    package: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project = package("bert")
+    project = p
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.csv").write_text(CSV)
     (tmp_path / "none.json").write_text("{}")
@@ -293,8 +285,8 @@ def test_wrong_options_are_one_line(
     expect("data.test_fraction is 0.5: .* leaves no texts", val_fraction=0.5, test_fraction=0.5)
 
 
-def test_the_encoding_is_an_option(package: Callable[[str], Any], tmp_path: Path) -> None:
-    data = package("bert").data
+def test_the_encoding_is_an_option(p: Package, tmp_path: Path) -> None:
+    data = p.data
     (tmp_path / "a.csv").write_bytes(CSV.replace("text ", "größer ").encode("utf-16"))
     cfg = data.DataConfig(path=tmp_path / "a.csv", encoding="utf-16", text="größer", vocabulary=300)
     (tmp_path / "a.csv").write_bytes(
@@ -304,8 +296,8 @@ def test_the_encoding_is_an_option(package: Callable[[str], Any], tmp_path: Path
     assert decoded(spec, train, val) == {f"größer {index}" for index in range(40)}
 
 
-def test_new_rows_do_not_move_others(package: Callable[[str], Any], tmp_path: Path) -> None:
-    data = package("bert").data
+def test_new_rows_do_not_move_others(p: Package, tmp_path: Path) -> None:
+    data = p.data
     cfg = data.DataConfig(path=tmp_path / "a.csv", vocabulary=300, val_fraction=0.3)
     validation = []
     for count in (200, 300):
@@ -317,10 +309,8 @@ def test_new_rows_do_not_move_others(package: Callable[[str], Any], tmp_path: Pa
     assert 40 < len(validation[0]) < 80
 
 
-def test_a_run_keeps_its_classes_and_its_tokenizer(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
-    project = package("bert")
+def test_a_run_keeps_its_classes_and_its_tokenizer(p: Package, tmp_path: Path) -> None:
+    project = p
     data = project.data
     cfg = data.DataConfig(path=tmp_path / "a.csv", vocabulary=300, length=16, test_fraction=0.3)
     pd.DataFrame(make_rows(["a", "b", "c"])).to_csv(tmp_path / "a.csv")
@@ -337,10 +327,8 @@ def test_a_run_keeps_its_classes_and_its_tokenizer(
         data.load(cfg, spec)
 
 
-def test_tokenizers_that_do_not_fit_are_one_line(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
-    project = package("bert")
+def test_tokenizers_that_do_not_fit_are_one_line(p: Package, tmp_path: Path) -> None:
+    project = p
     words = Tokenizer(WordLevel({"text": 0}, "?"))
     words.pre_tokenizer = WhitespaceSplit()
     words.save(str(tmp_path / "words.json"))
@@ -362,10 +350,8 @@ def test_tokenizers_that_do_not_fit_are_one_line(
         load(project, tmp_path, [*texts, "abc", "abc"], **own)
 
 
-def test_a_description_has_classes_and_tokens(
-    package: Callable[[str], Any], tmp_path: Path
-) -> None:
-    data = package("bert").data
+def test_a_description_has_classes_and_tokens(p: Package, tmp_path: Path) -> None:
+    data = p.data
     rows = make_rows(["Cat", "cat", "dog"], 60)
     pd.DataFrame(rows).to_csv(tmp_path / "a.csv")
     cfg = data.DataConfig(path=tmp_path / "a.csv", vocabulary=300, length=4)

@@ -45,10 +45,9 @@ def finish(p: Package, folder: Path, *given: str, ranks: int = 1) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("ranks", "parts"), [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)])
 def test_gradient_of_a_step_is_that_of_one_batch(
-    tiny: MakePackage, tmp_path: Path, kind: str, ranks: int, parts: int
+    p: Package, tmp_path: Path, kind: str, ranks: int, parts: int
 ) -> None:
     """In the first half of the step nothing counts, so in its first micro-batch, if there are two."""
-    p = tiny()
     counts = in_order(p, UNEVEN)
     finish(p, tmp_path, *step(counts, ranks, parts), f"--model.kind={kind}", ranks=ranks)
     wanted = expected(p, counts)
@@ -60,9 +59,8 @@ def test_gradient_of_a_step_is_that_of_one_batch(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("parts", [2, 4])
 def test_micro_batch_at_the_end_in_which_nothing_counts_adds_nothing(
-    tiny: MakePackage, tmp_path: Path, kind: str, parts: int
+    p: Package, tmp_path: Path, kind: str, parts: int
 ) -> None:
-    p = tiny()
     counts = in_order(p, UNEVEN[::-1])
     p.train_here(tmp_path, *step(counts, 1, parts), f"--model.kind={kind}")
     check(gradients(saved(tmp_path)["optimizer"]), expected(p, counts))
@@ -71,9 +69,8 @@ def test_micro_batch_at_the_end_in_which_nothing_counts_adds_nothing(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("parts", [1, 4])
 def test_step_in_which_nothing_counts_has_gradients_of_zero(
-    tiny: MakePackage, tmp_path: Path, kind: str, parts: int
+    p: Package, tmp_path: Path, kind: str, parts: int
 ) -> None:
-    p = tiny()
     p.train_here(tmp_path, *step([0] * BATCH, 1, parts), f"--model.kind={kind}")
     row = rows(tmp_path, "train")[0]
     assert (row["loss"], row["grad_norm"]) == (0, 0)
@@ -81,9 +78,8 @@ def test_step_in_which_nothing_counts_has_gradients_of_zero(
 
 
 def test_model_without_a_count_of_its_loss_is_refused(
-    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p = tiny()
     monkeypatch.setattr(p.model.Net, "forward", lambda net, *_: (net.layers[0].weight.sum(), {}))
     with pytest.raises(p.errors.UserError, match='of `forward` in model.py have no "loss": add'):
         p.train_here(tmp_path, "--train.steps=1")
@@ -91,10 +87,9 @@ def test_model_without_a_count_of_its_loss_is_refused(
 
 @pytest.mark.parametrize("parts", [1, 4])
 def test_equal_numbers_cost_nothing(
-    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int
 ) -> None:
     """Losses and weights are, to the bit, those of micro-batches that all have the same weight."""
-    p = tiny()
     several = ["--train.steps=3", f"--train.gradient_accumulation_steps={parts}"]
     several += ["--train.batch_size=3"]  # 1 / 3 has no exact form
     monkeypatch.setattr(torch, "_foreach_mul_", lambda *_: pytest.fail("it scales gradients"))
@@ -107,10 +102,7 @@ def test_equal_numbers_cost_nothing(
 
 
 @pytest.mark.parametrize("parts", [1, 4])
-def test_clipping_sees_the_gradient_of_the_step(
-    tiny: MakePackage, tmp_path: Path, parts: int
-) -> None:
-    p = tiny()
+def test_clipping_sees_the_gradient_of_the_step(p: Package, tmp_path: Path, parts: int) -> None:
     counts = in_order(p, UNEVEN)
     wanted = expected(p, counts)
     limit = wanted.norm / 2
@@ -120,10 +112,7 @@ def test_clipping_sees_the_gradient_of_the_step(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fp16_unscales_the_gradient_of_the_step(
-    tiny: MakePackage, tmp_path: Path, kind: str
-) -> None:
-    p = tiny()
+def test_fp16_unscales_the_gradient_of_the_step(p: Package, tmp_path: Path, kind: str) -> None:
     counts = in_order(p, UNEVEN[::-1])
     fp16 = ["--speed.precision=fp16", f"--model.kind={kind}"]
     p.train_here(tmp_path, *step(counts, 1, 4), *fp16)

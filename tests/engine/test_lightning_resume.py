@@ -74,15 +74,9 @@ def test_kill_at_random_moments_changes_nothing(
         "--ckpt_path=last",
         every=7,
     )
-    for part in range(1, 7 if EVERY else 4):
+    for part in range(1, 7 if EVERY else 3):
         moment = [str(14 * part + rng.randrange(14)), str(0.03 * rng.random())]
-        done = run_python(
-            p.root,
-            str(program),
-            *moment,
-            *arguments,
-        )
-        assert done.returncode == -signal.SIGKILL, done.stderr
+        run_python(p.root, str(program), *moment, *arguments, status=-signal.SIGKILL)
     printed = p.finish(
         tmp_path,
         *STEPS,

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
-from engine import MakePackage, rows
+from engine import Package, rows
 from torch import Tensor
 
 WORLDS = [1, 2, 3, 4]
@@ -21,9 +21,9 @@ def world(p: Any, rank: int, size: int) -> Any:
 
 @pytest.mark.parametrize(("samples", "micro"), [(53, 2), (53, 4), (48, 4), (12, 1), (1000, 7)])
 def test_ranks_share_the_same_global_batches_and_an_epoch_has_a_sample_at_most_once(
-    tiny: MakePackage, samples: int, micro: int
+    p: Package, samples: int, micro: int
 ) -> None:
-    p, found = tiny(), {}
+    found = {}
     for size in (1, 2, 3):
         cfg = p.config.TrainConfig(
             epochs=2.5, batch_size=micro, gradient_accumulation_steps=6 // size
@@ -48,9 +48,8 @@ def test_ranks_share_the_same_global_batches_and_an_epoch_has_a_sample_at_most_o
 @pytest.mark.parametrize("size", WORLDS)
 @pytest.mark.parametrize("micro", [1, 3, 64])
 def test_validation_counts_each_sample_once_in_equally_many_batches(
-    tiny: MakePackage, size: int, micro: int
+    p: Package, size: int, micro: int
 ) -> None:
-    p = tiny()
     for samples in range(size, 30):
         shares = [
             p.loader.val_batches(samples, micro, world(p, rank, size)) for rank in range(size)
@@ -93,18 +92,15 @@ def test_validation_counts_each_sample_once_in_equally_many_batches(
     ],
 )
 def test_batches_that_do_not_fit_are_refused(
-    tiny: MakePackage, options: dict[str, int], message: str
+    p: Package, options: dict[str, int], message: str
 ) -> None:
-    p = tiny()
     with pytest.raises(p.errors.UserError, match=message):
         p.loader.BatchPlan.make(p.config.TrainConfig(**options), 53, 1)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_all_kinds_of_datasets_give_the_same_run(
-    tiny: MakePackage, tmp_path: Path, workers: int
-) -> None:
-    p, options = tiny(), ["--train.steps=7", f"--loader.num_workers={workers}", "--model.dropout=0"]
+def test_all_kinds_of_datasets_give_the_same_run(p: Package, tmp_path: Path, workers: int) -> None:
+    options = ["--train.steps=7", f"--loader.num_workers={workers}", "--model.dropout=0"]
     for kind in KINDS:
         p.train_here(tmp_path / kind, *options, f"--data.kind={kind}")
     for kind in KINDS[1:]:
@@ -112,19 +108,15 @@ def test_all_kinds_of_datasets_give_the_same_run(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_unreadable_sample_is_one_line(tiny: MakePackage, tmp_path: Path, workers: int) -> None:
-    p, options = (
-        tiny(),
-        ["--data.kind=unreadable", "--train.batch_size=2", f"--loader.num_workers={workers}"],
-    )
+def test_an_unreadable_sample_is_one_line(p: Package, tmp_path: Path, workers: int) -> None:
+    options = ["--data.kind=unreadable", "--train.batch_size=2", f"--loader.num_workers={workers}"]
     done = p.finish(tmp_path, *options, "--train.epochs=2", "--train.eval_every=1000", expect=1)
     assert done.stderr == "error: cannot read images/17.png: delete it, or replace it\n"
 
 
 def test_automatic_workers_follow_the_data_and_the_cores(
-    tiny: MakePackage, monkeypatch: pytest.MonkeyPatch
+    p: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p = tiny()
     cfg = p.config.LoaderConfig()
     train, _, _ = p.data.load(p.data.DataConfig(kind="samples"))
     for cores, ranks, expected in [(8, 1, 8), (8, 4, 2), (128, 1, 32), (1, 2, 1)]:
@@ -142,7 +134,8 @@ class Calls:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.found: list[str] = []
         self.stream = "main"
-        self.main, side = self._make_stream("main"), self._make_stream("side")
+        self.main = self._make_stream("main")
+        side = self._make_stream("side")
         move = Tensor.to
         patch.setattr(torch, "Stream", lambda device: side)
         patch.setattr(torch.accelerator, "current_stream", lambda device: self.main)
@@ -171,15 +164,17 @@ class Calls:
 
 
 def test_the_next_batch_is_copied_from_pinned_memory_while_the_present_one_is_in_use(
-    tiny: MakePackage, monkeypatch: pytest.MonkeyPatch
+    p: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p, calls, dataset = tiny(), Calls(monkeypatch), torch.utils.data.TensorDataset(torch.arange(4))
+    calls = Calls(monkeypatch)
+    dataset = torch.utils.data.TensorDataset(torch.arange(4))
     device = p.distributed.World(0, 1, torch.device("meta"))
     for _ in p.loader.Loader(
         dataset, [[0], [1], [2]], p.config.LoaderConfig(num_workers=0), device
     ):
         calls.found.append("use")
-    copy, hand_over = ["pin", "copy on side"], ["main waits for side", "record main"]
+    copy = ["pin", "copy on side"]
+    hand_over = ["main waits for side", "record main"]
     assert calls.found == [
         *copy,
         *hand_over,

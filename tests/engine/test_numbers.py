@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from engine import MakePackage, equal, overwriting, rows, saved
+from engine import MakePackage, Package, equal, overwriting, rows, saved
 from torch import nn
 
 TOTALS = [10, 37, 1000]
@@ -15,8 +15,7 @@ SCHEDULES = list(itertools.product(TOTALS, [0.2, 0.4]))
 
 
 @pytest.mark.parametrize(("total", "pct_start"), SCHEDULES)
-def test_onecycle_equals_torch(tiny: MakePackage, total: int, pct_start: float) -> None:
-    p = tiny()
+def test_onecycle_equals_torch(p: Package, total: int, pct_start: float) -> None:
     cfg = p.config.OptimConfig(lr=0.3, pct_start=pct_start)
     schedule = p.optim.OneCycle(cfg, SimpleNamespace(total_steps=total, global_batch_size=64))
     ours, theirs = (torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=0.3) for _ in range(2))
@@ -37,8 +36,7 @@ def test_onecycle_equals_torch(tiny: MakePackage, total: int, pct_start: float) 
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 4])
-def test_short_schedules_stay_in_range(tiny: MakePackage, total: int) -> None:
-    p = tiny()
+def test_short_schedules_stay_in_range(p: Package, total: int) -> None:
     schedule = p.optim.OneCycle(
         p.config.OptimConfig(lr=0.3),
         SimpleNamespace(total_steps=total, global_batch_size=64),
@@ -49,8 +47,8 @@ def test_short_schedules_stay_in_range(tiny: MakePackage, total: int) -> None:
         assert 0.85 <= optimizer.param_groups[0]["betas"][0] <= 0.95
 
 
-def test_rate_is_scaled_only_on_request(tiny: MakePackage) -> None:
-    p, plan = tiny(), SimpleNamespace(total_steps=100, global_batch_size=512)
+def test_rate_is_scaled_only_on_request(p: Package) -> None:
+    plan = SimpleNamespace(total_steps=100, global_batch_size=512)
     peaks = {}
     for scaling in ("none", "sqrt", "linear"):
         cfg = p.config.OptimConfig(lr=1e-2, lr_scaling=scaling, base_batch=128)
@@ -59,13 +57,13 @@ def test_rate_is_scaled_only_on_request(tiny: MakePackage) -> None:
     assert p.config.OptimConfig().lr_scaling == "none"
 
 
-def test_momentum_is_cycled_only_in_optimizers_that_have_it(tiny: MakePackage) -> None:
-    p = tiny()
+def test_momentum_is_cycled_only_in_optimizers_that_have_it(p: Package) -> None:
     schedule = p.optim.OneCycle(
         p.config.OptimConfig(), SimpleNamespace(total_steps=10, global_batch_size=1)
     )
     weight = [nn.Parameter(torch.zeros(1))]
-    plain, moving = torch.optim.SGD(weight, lr=1.0), torch.optim.SGD(weight, lr=1.0, momentum=0.9)
+    plain = torch.optim.SGD(weight, lr=1.0)
+    moving = torch.optim.SGD(weight, lr=1.0, momentum=0.9)
     for optimizer, expected in ((plain, 0), (moving, 0.95)):
         schedule.set(optimizer, 0)
         assert optimizer.param_groups[0]["momentum"] == expected
@@ -80,10 +78,10 @@ def test_momentum_is_cycled_only_in_optimizers_that_have_it(tiny: MakePackage) -
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_training_equals_a_loop_of_torch(
-    tiny: MakePackage, tmp_path: Path, fused: bool, clip: float | None
+    p: Package, tmp_path: Path, fused: bool, clip: float | None
 ) -> None:
     """With two parameter groups, a schedule, and clipping by value and by norm."""
-    p, steps = tiny(), 20
+    steps = 20
     options = [f"--train.steps={steps}", f"--optim.fused={str(fused).lower()}", "--optim.lr=0.02"]
     options += [
         "--model.dropout=0",
@@ -122,20 +120,16 @@ def test_training_equals_a_loop_of_torch(
 
 
 def test_rows_are_right_if_the_next_step_overwrites_the_outputs_of_the_model(
-    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p, options = (
-        tiny(),
-        ["--train.steps=12", "--train.eval_every=6", "--train.batch_size=4", "--log.every=3"],
-    )
+    options = ["--train.steps=12", "--train.eval_every=6", "--train.batch_size=4", "--log.every=3"]
     p.train_here(tmp_path / "kept", *options)
     monkeypatch.setattr(p.train, "build", overwriting(p.model.build))
     p.train_here(tmp_path / "overwritten", *options)
     assert rows(tmp_path / "overwritten") == rows(tmp_path / "kept")
 
 
-def test_weight_decay_applies_to_matrices_that_are_not_exempt(tiny: MakePackage) -> None:
-    p = tiny()
+def test_weight_decay_applies_to_matrices_that_are_not_exempt(p: Package) -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Embedding(3, 2))
     net[0].bias.requires_grad = False
     net.no_weight_decay = {"2.weight"}  # type: ignore[assignment]
@@ -151,9 +145,8 @@ def test_weight_decay_applies_to_matrices_that_are_not_exempt(tiny: MakePackage)
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_gradients_that_are_zero_or_none_train_alike(
-    tiny: MakePackage, tmp_path: Path, set_to_none: bool
+    p: Package, tmp_path: Path, set_to_none: bool
 ) -> None:
-    p = tiny()
     p.train_here(
         tmp_path / "a", "--train.steps=5", f"--optim.set_to_none={str(set_to_none).lower()}"
     )
@@ -165,7 +158,8 @@ def test_gradients_that_are_zero_or_none_train_alike(
 def test_reduced_precision_trains_on_the_cpu_and_resumes(
     package: MakePackage, tmp_path: Path, precision: str
 ) -> None:
-    p, options = package("mlp"), [f"--speed.precision={precision}", "--train.eval_every=8"]
+    p = package("mlp")
+    options = [f"--speed.precision={precision}", "--train.eval_every=8"]
     p.train_here(tmp_path / "fp32", "--train.steps=16", "--train.eval_every=8")
     p.train_here(tmp_path / "whole", *options, "--train.steps=16")
     for mine, other in zip(rows(tmp_path / "whole"), rows(tmp_path / "fp32"), strict=True):
@@ -182,9 +176,8 @@ def test_reduced_precision_trains_on_the_cpu_and_resumes(
 
 
 def test_fp16_skips_steps_that_overflow_and_the_schedule_does_not_count_them(
-    tiny: MakePackage, tmp_path: Path
+    p: Package, tmp_path: Path
 ) -> None:
-    p = tiny()
     options = [
         "--speed.precision=fp16",
         "--model.loss_scale=1e4",
@@ -215,9 +208,9 @@ def test_fp16_skips_steps_that_overflow_and_the_schedule_does_not_count_them(
 )
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_cuda_graphs_of_torch_compile_are_refused_where_gradients_are_kept(
-    tiny: MakePackage, tmp_path: Path, mode: str, kept: str
+    p: Package, tmp_path: Path, mode: str, kept: str
 ) -> None:
-    p, compiled = tiny(), ("--speed.compile=model", f"--speed.compile_mode={mode}")
+    compiled = ("--speed.compile=model", f"--speed.compile_mode={mode}")
     with pytest.raises(
         p.errors.UserError,
         match=f"speed.compile_mode is {mode}: its CUDA graphs overwrite gradients",
@@ -229,9 +222,9 @@ def test_cuda_graphs_of_torch_compile_are_refused_where_gradients_are_kept(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-def test_switches_of_tf32_agree_with_each_other(tiny: MakePackage, precision: str) -> None:
+def test_switches_of_tf32_agree_with_each_other(p: Package, precision: str) -> None:
     """An error of torch follows if one is read that contradicts another; this needs no GPU."""
-    p, cudnn = tiny(), torch.backends.cudnn
+    cudnn = torch.backends.cudnn
     before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
     try:
         p.precision.setup(p.options(f"--speed.precision={precision}").speed, torch.device("cuda"))
@@ -243,8 +236,7 @@ def test_switches_of_tf32_agree_with_each_other(tiny: MakePackage, precision: st
         cudnn.allow_tf32, cudnn.benchmark = before[1:]
 
 
-def test_precisions_that_the_device_lacks_are_refused(tiny: MakePackage, tmp_path: Path) -> None:
-    p = tiny()
+def test_precisions_that_the_device_lacks_are_refused(p: Package, tmp_path: Path) -> None:
     with pytest.raises(p.errors.UserError, match="speed.precision is tf32"):
         p.train_here(tmp_path, "--speed.precision=tf32")
     with pytest.raises(p.errors.UserError, match="run.device is xpu, but torch"):

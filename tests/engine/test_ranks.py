@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine import MakePackage, equal, rows, saved
+from engine import MakePackage, Package, equal, rows, saved
 
 SAME = ["--train.steps=12", "--train.eval_every=4", "--model.dropout=0.3"]
 
@@ -25,9 +25,8 @@ def assert_close(first: Path, second: Path, tolerance: float = 1e-5) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_equal_one_with_dropout_and_unequal_shares_of_the_validation(
-    tiny: MakePackage, tmp_path: Path, ranks: int
+    p: Package, tmp_path: Path, ranks: int
 ) -> None:
-    p = tiny()
     p.finish(
         tmp_path / "one", *SAME, "--train.batch_size=4", "--train.gradient_accumulation_steps=6"
     )
@@ -44,10 +43,8 @@ def test_ranks_equal_one_with_dropout_and_unequal_shares_of_the_validation(
 @pytest.mark.slow
 def test_global_batch_is_divided_over_the_ranks(package: MakePackage, tmp_path: Path) -> None:
     """The MLP's validations differ, as its running statistics are means over the ranks."""
-    p, same = (
-        package("mlp"),
-        ["--train.steps=8", "--train.batch_size=8", "--train.global_batch_size=32"],
-    )
+    p = package("mlp")
+    same = ["--train.steps=8", "--train.batch_size=8", "--train.global_batch_size=32"]
     p.finish(tmp_path / "one", *same)
     p.finish(tmp_path / "two", *same, ranks=2)
     losses = [[row["loss"] for row in rows(tmp_path / name, "train")] for name in ("one", "two")]
@@ -58,9 +55,9 @@ def test_global_batch_is_divided_over_the_ranks(package: MakePackage, tmp_path: 
 
 @pytest.mark.slow
 def test_running_statistics_are_the_mean_over_ranks_and_equal_after_a_resume(
-    tiny: MakePackage, tmp_path: Path
+    p: Package, tmp_path: Path
 ) -> None:
-    p, same = tiny(), ["--model.kind=batch_norm", "--train.eval_every=6"]
+    same = ["--model.kind=batch_norm", "--train.eval_every=6"]
     p.finish(tmp_path, *same, "--train.steps=6", ranks=2)
     first = rows(tmp_path, "val")
     p.finish(tmp_path, *same, "--train.steps=7", "--run.allow_changes=true", ranks=2)
@@ -70,8 +67,8 @@ def test_running_statistics_are_the_mean_over_ranks_and_equal_after_a_resume(
 
 
 @pytest.mark.parametrize("parts", [2, 4])
-def test_micro_batches_equal_one_batch(tiny: MakePackage, tmp_path: Path, parts: int) -> None:
-    p, same = tiny(), ["--train.steps=9", "--model.dropout=0", "--optim.max_grad_norm=0.3"]
+def test_micro_batches_equal_one_batch(p: Package, tmp_path: Path, parts: int) -> None:
+    same = ["--train.steps=9", "--model.dropout=0", "--optim.max_grad_norm=0.3"]
     p.train_here(tmp_path / "one", *same, "--train.batch_size=16")
     p.train_here(
         tmp_path / "parts",
@@ -84,15 +81,12 @@ def test_micro_batches_equal_one_batch(tiny: MakePackage, tmp_path: Path, parts:
 
 @pytest.mark.parametrize(("samples", "val_samples"), [(17, 1), (16, 2), (53, 16), (53, 17)])
 def test_ragged_data_trains_and_validates_exactly(
-    tiny: MakePackage, tmp_path: Path, samples: int, val_samples: int
+    p: Package, tmp_path: Path, samples: int, val_samples: int
 ) -> None:
-    p = tiny()
     options = [f"--data.samples={samples}", f"--data.val_samples={val_samples}", "--train.epochs=3"]
     found = p.train_here(tmp_path, *options)
-    weights, (_, val, spec) = (
-        saved(tmp_path)["model"],
-        p.data.load(p.data.DataConfig(samples=samples, val_samples=val_samples)),
-    )
+    weights = saved(tmp_path)["model"]
+    (_, val, spec) = p.data.load(p.data.DataConfig(samples=samples, val_samples=val_samples))
     net = p.model.build(p.model.ModelConfig(), spec).eval()
     net.load_state_dict(weights)
     inputs, targets = val.__getitems__(list(range(val_samples)))
@@ -104,21 +98,17 @@ def test_ragged_data_trains_and_validates_exactly(
 @pytest.mark.slow
 @pytest.mark.parametrize("val_samples", [2, 7])
 def test_collectives_in_forward_do_not_hang_with_unequal_shares_of_the_validation(
-    tiny: MakePackage, tmp_path: Path, val_samples: int
+    p: Package, tmp_path: Path, val_samples: int
 ) -> None:
-    p, options = (
-        tiny(),
-        ["--train.steps=4", "--train.batch_size=3", f"--data.val_samples={val_samples}"],
-    )
+    options = ["--train.steps=4", "--train.batch_size=3", f"--data.val_samples={val_samples}"]
     p.finish(tmp_path / "two", *options, "--model.kind=collective", ranks=2)
     p.finish(tmp_path / "plain", *options, ranks=2)
     assert rows(tmp_path / "two") == rows(tmp_path / "plain")
 
 
 def test_a_loss_of_derivatives_is_validated_if_the_model_says_that_it_needs_gradients(
-    tiny: MakePackage, tmp_path: Path
+    p: Package, tmp_path: Path
 ) -> None:
-    p = tiny()
     found = p.train_here(tmp_path / "a", "--train.steps=3", "--model.kind=physics")
     assert found["loss"] > 0
     with pytest.raises(RuntimeError, match="inference|does not require grad"):
@@ -126,8 +116,8 @@ def test_a_loss_of_derivatives_is_validated_if_the_model_says_that_it_needs_grad
     assert saved(tmp_path / "b")["step"] == 3, "the error in a validation costs no training"
 
 
-def test_validation_needs_no_graph_and_leaves_the_model_in_training_mode(tiny: MakePackage) -> None:
-    p, seen = tiny(), []
+def test_validation_needs_no_graph_and_leaves_the_model_in_training_mode(p: Package) -> None:
+    seen = []
     _, val, spec = p.data.load(p.data.DataConfig())
     net = p.model.build(p.model.ModelConfig(), spec)
     net.register_forward_hook(
@@ -143,9 +133,8 @@ def test_validation_needs_no_graph_and_leaves_the_model_in_training_mode(tiny: M
 
 
 def test_loss_that_is_not_finite_stops_the_run_before_it_is_saved(
-    tiny: MakePackage, tmp_path: Path
+    p: Package, tmp_path: Path
 ) -> None:
-    p = tiny()
     with pytest.raises(
         p.errors.UserError,
         match="the loss is inf and the gradient norm nan at step 3: lower optim.lr",
@@ -163,8 +152,7 @@ def test_loss_that_is_not_finite_stops_the_run_before_it_is_saved(
     assert not list((tmp_path / "b/a").glob("checkpoints/*"))
 
 
-def test_vectors_of_sums_give_the_mean_over_entries_that_have_a_count(tiny: MakePackage) -> None:
-    p = tiny()
+def test_vectors_of_sums_give_the_mean_over_entries_that_have_a_count(p: Package) -> None:
     meter = p.metrics.Meter(p.distributed.World(0, 1, torch.device("cpu")))
     for _ in range(1500):  # more than are kept as they are
         meter.add(
@@ -178,9 +166,9 @@ def test_vectors_of_sums_give_the_mean_over_entries_that_have_a_count(tiny: Make
 
 
 def test_seeds_of_micro_batches_differ_and_are_those_of_any_number_of_ranks(
-    tiny: MakePackage,
+    p: Package,
 ) -> None:
-    p, found = tiny(), {}
+    found = {}
     for size in (1, 2):
         worlds = [p.distributed.World(rank, size, torch.device("cpu")) for rank in range(size)]
         found[size] = [
@@ -194,9 +182,8 @@ def test_seeds_of_micro_batches_differ_and_are_those_of_any_number_of_ranks(
 
 
 def test_weights_of_a_run_do_not_depend_on_another_run_before_it(
-    tiny: MakePackage, tmp_path: Path
+    p: Package, tmp_path: Path
 ) -> None:
-    p = tiny()
     for name in ("a", "b"):
         p.train_here(tmp_path / name, "--train.steps=3")
         torch.randn(5)
@@ -205,9 +192,9 @@ def test_weights_of_a_run_do_not_depend_on_another_run_before_it(
 
 @pytest.mark.parametrize(("kind", "backend"), [("cpu", "gloo"), ("cuda", "cpu:gloo,cuda:nccl")])
 def test_ranks_have_a_backend_for_tensors_on_the_cpu(
-    tiny: MakePackage, monkeypatch: pytest.MonkeyPatch, kind: str, backend: str
+    p: Package, monkeypatch: pytest.MonkeyPatch, kind: str, backend: str
 ) -> None:
-    p, joined = tiny(), list[str]()
+    joined = list[str]()
     device = torch.device("cuda:0" if kind == "cuda" else kind)
     variables = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     for name, value in (variables | {"MASTER_PORT": "29500"}).items():

@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
-from engine import FIXED, MakePackage, checkpoints, equal, rows, saved
+from engine import FIXED, MakePackage, Package, checkpoints, equal, rows, saved
 from matrix import EVERY
 from program import PROGRAMS
 from warm import run_python
@@ -27,20 +27,16 @@ def enabled(components: tuple[str, ...]) -> list[str]:
 def test_kill_at_random_moments_changes_nothing(
     package: MakePackage, tmp_path: Path, components: tuple[str, ...]
 ) -> None:
-    p, options, rng = (
-        package("mlp", *components),
-        [*LONG, *enabled(components)],
-        random.Random(len(components)),  # noqa: S311
-    )
+    p = package("mlp", *components)
+    options = [*LONG, *enabled(components)]
+    rng = random.Random(len(components))  # noqa: S311
     p.finish(tmp_path / "whole", *options)
-    program, arguments = (
-        str(PROGRAMS / "signal_at_step.py"),
-        p.arguments(tmp_path / "killed", *options),
-    )
+    program = str(PROGRAMS / "signal_at_step.py")
+    arguments = p.arguments(tmp_path / "killed", *options)
     for part in range(1, 7 if EVERY else 5):
-        step, delay = 34 * part + rng.randrange(34), 0.03 * rng.random()
-        done = run_python(p.root, program, "9", f"{step}", p.name, *arguments, DELAY=f"{delay}")
-        assert done.returncode == -9, done.stdout
+        step = 34 * part + rng.randrange(34)
+        delay = 0.03 * rng.random()
+        run_python(p.root, program, "9", f"{step}", p.name, *arguments, DELAY=f"{delay}", status=-9)
         assert checkpoints(tmp_path / "killed")
     p.finish(tmp_path / "killed", *options)
     assert equal(saved(tmp_path / "killed"), saved(tmp_path / "whole"))
@@ -53,14 +49,13 @@ def test_kill_at_a_file_operation_changes_nothing(
     package: MakePackage, tmp_path: Path, components: tuple[str, ...]
 ) -> None:
     """At opening, renaming and removing of files while a checkpoint is saved, sampled in `make test`."""
-    p, options = package("mlp", *components), [*SHORT, *enabled(components), "--run.keep=1"]
+    p = package("mlp", *components)
+    options = [*SHORT, *enabled(components), "--run.keep=1"]
 
     def train(number: int) -> str:
         fixed = [*FIXED, f"--run.dir={tmp_path / str(number)}"]
         arguments = [str(PROGRAMS / "kill_at.py"), f"{number}", p.name, *fixed, *options]
-        done = run_python(p.root, *arguments)
-        assert done.returncode == (-9 if number else 0), done.stderr
-        return done.stdout
+        return run_python(p.root, *arguments, status=-9 if number else 0).stdout
 
     operations = int(train(0).splitlines()[-1])
     assert operations > 20
@@ -74,9 +69,9 @@ def test_kill_at_a_file_operation_changes_nothing(
 
 @pytest.mark.slow
 def test_kill_of_one_of_two_ranks_ends_the_other_and_changes_nothing(
-    tiny: MakePackage, tmp_path: Path
+    p: Package, tmp_path: Path
 ) -> None:
-    p, options = tiny(), ["--train.steps=600", "--train.eval_every=50", "--train.batch_size=8"]
+    options = ["--train.steps=600", "--train.eval_every=50", "--train.batch_size=8"]
     p.finish(tmp_path / "whole", *options, ranks=2)
     run = p.start(tmp_path / "killed", *options, ranks=2)
     while run.running() and len(checkpoints(tmp_path / "killed")) < 2:
@@ -92,9 +87,8 @@ def test_kill_of_one_of_two_ranks_ends_the_other_and_changes_nothing(
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["plain", "batch_norm"])
 def test_resume_in_the_middle_of_an_epoch_equals_one_run(
-    tiny: MakePackage, tmp_path: Path, kind: str, workers: int
+    p: Package, tmp_path: Path, kind: str, workers: int
 ) -> None:
-    p = tiny()
     options = [
         f"--model.kind={kind}",
         "--train.steps=8",
@@ -113,9 +107,8 @@ def test_resume_in_the_middle_of_an_epoch_equals_one_run(
 
 
 def test_other_hyperparameters_apply_after_a_resume_but_another_optimizer_is_refused(
-    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p = tiny()
     p.train_here(tmp_path, "--train.steps=4")
     p.train_here(
         tmp_path, "--train.steps=6", "--optim.weight_decay=0.5", "--run.allow_changes=true"
@@ -131,8 +124,8 @@ def test_other_hyperparameters_apply_after_a_resume_but_another_optimizer_is_ref
         p.train_here(tmp_path, "--train.steps=8", "--run.allow_changes=true")
 
 
-def test_error_in_validation_costs_no_training(tiny: MakePackage, tmp_path: Path) -> None:
-    p, options = tiny(), ["--train.steps=6", "--train.eval_every=3"]
+def test_error_in_validation_costs_no_training(p: Package, tmp_path: Path) -> None:
+    options = ["--train.steps=6", "--train.eval_every=3"]
     p.train_here(tmp_path / "whole", *options)
     failing = mock.patch.object(p.train, "evaluate", side_effect=ZeroDivisionError)
     with failing, pytest.raises(ZeroDivisionError):

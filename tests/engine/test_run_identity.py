@@ -58,9 +58,8 @@ def write_state(checkpoint: Path, state: Any) -> None:
     ],
 )
 def test_other_options_are_one_line_with_both_ways_out(
-    tiny: MakePackage, tmp_path: Path, option: str, message: str
+    p: Package, tmp_path: Path, option: str, message: str
 ) -> None:
-    p = tiny()
     unfinished(p, tmp_path)
     before = record(tmp_path)
     with pytest.raises(p.errors.UserError) as raised:
@@ -73,17 +72,15 @@ def test_other_options_are_one_line_with_both_ways_out(
     assert saved(tmp_path)["step"] == 6
 
 
-def test_two_ranks_say_one_line(tiny: MakePackage, tmp_path: Path) -> None:
-    p = tiny()
+def test_two_ranks_say_one_line(p: Package, tmp_path: Path) -> None:
     p.train_here(tmp_path, *SIX)
     done = p.finish(tmp_path, *SIX, "--optim.lr=0.1", "--train.batch_size=8", ranks=2, expect=1)
     assert "was trained with optim.lr=0.001, and not 0.1: put back" in done.stderr
 
 
 def test_what_changes_no_result_may_change_and_is_recorded_beside_the_old_record(
-    tiny: MakePackage, tmp_path: Path
+    p: Package, tmp_path: Path
 ) -> None:
-    p = tiny()
     p.train_here(tmp_path / "whole", *SIX)
     unfinished(p, tmp_path)
     other = ["--log.every=2", "--run.keep=8", "--loader.prefetch_factor=3", "--run.hours=9"]
@@ -102,17 +99,13 @@ def test_what_changes_no_result_may_change_and_is_recorded_beside_the_old_record
     assert times(tmp_path) == sorted(times(tmp_path)), "they go on when a run is resumed"
 
 
-def test_same_command_again_and_again_adds_no_record(tiny: MakePackage, tmp_path: Path) -> None:
-    p = tiny()
+def test_same_command_again_and_again_adds_no_record(p: Package, tmp_path: Path) -> None:
     for _ in range(3):
         unfinished(p, tmp_path)
     assert "history" not in record(tmp_path)
 
 
-def test_run_without_a_checkpoint_starts_anew_with_any_options(
-    tiny: MakePackage, tmp_path: Path
-) -> None:
-    p = tiny()
+def test_run_without_a_checkpoint_starts_anew_with_any_options(p: Package, tmp_path: Path) -> None:
     with pytest.raises(p.errors.UserError, match="the gradient norm nan"):
         p.train_here(tmp_path, *SIX, "--model.kind=nan", "--train.batch_size=8")
     p.train_here(tmp_path, *SIX)
@@ -120,8 +113,7 @@ def test_run_without_a_checkpoint_starts_anew_with_any_options(
     assert "history" not in record(tmp_path)
 
 
-def test_longer_run_on_purpose(tiny: MakePackage, tmp_path: Path) -> None:
-    p = tiny()
+def test_longer_run_on_purpose(p: Package, tmp_path: Path) -> None:
     p.train_here(tmp_path, *SIX)
     p.train_here(tmp_path, *SIX, "--train.steps=9", "--run.allow_changes=true")
     assert saved(tmp_path)["step"] == 9
@@ -148,10 +140,7 @@ def test_component_that_decides_what_is_trained_stays_and_others_may_change(
     assert saved(tmp_path)["step"] == 6
 
 
-def test_finished_run_says_so_in_one_line_and_changes_nothing(
-    tiny: MakePackage, tmp_path: Path
-) -> None:
-    p = tiny()
+def test_finished_run_says_so_in_one_line_and_changes_nothing(p: Package, tmp_path: Path) -> None:
     p.finish(tmp_path, *SIX)
     before = record(tmp_path), rows(tmp_path), checkpoints(tmp_path)
     for ranks in (1, 2):
@@ -202,15 +191,14 @@ class Data:
 
 
 @pytest.fixture
-def data(tiny: MakePackage, monkeypatch: pytest.MonkeyPatch) -> Data:
-    return Data(tiny(), monkeypatch)
+def data(p: Package, monkeypatch: pytest.MonkeyPatch) -> Data:
+    return Data(p, monkeypatch)
 
 
 CPU = torch.device("cpu")
 
 
-def test_other_number_of_samples_is_one_line(tiny: MakePackage, tmp_path: Path, data: Data) -> None:
-    p = tiny()
+def test_other_number_of_samples_is_one_line(p: Package, tmp_path: Path, data: Data) -> None:
     unfinished(p, tmp_path)
     data.samples = 60
     with pytest.raises(p.errors.UserError, match="with training samples=53, and not 60: put back"):
@@ -219,9 +207,8 @@ def test_other_number_of_samples_is_one_line(tiny: MakePackage, tmp_path: Path, 
 
 
 def test_other_spec_is_one_line_for_a_resume_and_for_evaluate(
-    tiny: MakePackage, tmp_path: Path, data: Data
+    p: Package, tmp_path: Path, data: Data
 ) -> None:
-    p = tiny()
     unfinished(p, tmp_path)
     assert saved(tmp_path)["spec"] == {"inputs": 4, "classes": ("cat", "dog"), "mean": (0.1,)}
     data.spec = data.make(classes=("dog", "wolf"))
@@ -242,9 +229,8 @@ def test_other_spec_is_one_line_for_a_resume_and_for_evaluate(
 
 
 def test_data_that_take_the_spec_get_the_saved_one(
-    tiny: MakePackage, tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p = tiny()
     data.takes_spec()
     unfinished(p, tmp_path)
     assert data.given == [None]
@@ -283,8 +269,7 @@ def test_finetuning_on_other_data_says_what_differs(
     )
 
 
-def test_spec_with_other_fields_is_one_line(tiny: MakePackage, tmp_path: Path, data: Data) -> None:
-    p = tiny()
+def test_spec_with_other_fields_is_one_line(p: Package, tmp_path: Path, data: Data) -> None:
     unfinished(p, tmp_path)
 
     @dataclass(frozen=True)
@@ -297,9 +282,8 @@ def test_spec_with_other_fields_is_one_line(tiny: MakePackage, tmp_path: Path, d
 
 
 def test_spec_that_no_checkpoint_could_keep_is_one_line(
-    tiny: MakePackage, tmp_path: Path, data: Data
+    p: Package, tmp_path: Path, data: Data
 ) -> None:
-    p = tiny()
     data.spec = data.make(mean=np.ones(1))  # type: ignore[arg-type]
     with pytest.raises(p.errors.UserError, match="Spec.mean of data.py has a ndarray"):
         p.train_here(tmp_path, *SIX)
@@ -307,9 +291,8 @@ def test_spec_that_no_checkpoint_could_keep_is_one_line(
 
 
 def test_checkpoint_of_before_without_a_spec_resumes_and_is_evaluated(
-    tiny: MakePackage, tmp_path: Path
+    p: Package, tmp_path: Path
 ) -> None:
-    p = tiny()
     unfinished(p, tmp_path)
     state = saved(tmp_path)
     del state["spec"]
@@ -321,12 +304,11 @@ def test_checkpoint_of_before_without_a_spec_resumes_and_is_evaluated(
 
 
 def test_first_lines_describe_the_data(
-    tiny: MakePackage,
+    p: Package,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    p = tiny()
 
     def describe(train_set: Any, val_set: Any, spec: Any) -> list[str]:
         return [f"{spec.inputs} inputs: {len(train_set)} + {len(val_set)}"]
@@ -337,9 +319,8 @@ def test_first_lines_describe_the_data(
 
 
 def test_runs_without_a_name_that_start_in_the_same_second_have_folders_of_their_own(
-    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p = tiny()
     monkeypatch.setattr(time, "strftime", lambda _: "2026-11-27-10-00-00")
     cfg = p.config.RunConfig(dir=tmp_path / "runs")
     world = p.distributed.World(0, 1, CPU)
@@ -348,19 +329,18 @@ def test_runs_without_a_name_that_start_in_the_same_second_have_folders_of_their
     assert all((tmp_path / "runs" / name).is_dir() for name in names)
 
 
-def test_ranks_without_a_name_share_a_folder(tiny: MakePackage, tmp_path: Path) -> None:
-    tiny().finish(tmp_path, *SIX, "--run.name=null", "--train.batch_size=8", ranks=2)
+def test_ranks_without_a_name_share_a_folder(p: Package, tmp_path: Path) -> None:
+    p.finish(tmp_path, *SIX, "--run.name=null", "--train.batch_size=8", ranks=2)
     [folder] = tmp_path.iterdir()
     assert (folder / "config.json").exists()
 
 
 def test_validation_that_is_not_finite_is_never_the_best(
-    tiny: MakePackage,
+    p: Package,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    p = tiny()
     values = iter([float("nan"), 3.0, float("inf"), float("nan")])
     monkeypatch.setattr(p.train, "evaluate", lambda *_: {"score": next(values)})
     options = ["--train.monitor=score", "--train.monitor_mode=max"]
@@ -389,9 +369,8 @@ def test_early_stopping_takes_no_infinity_for_the_best(
 
 
 def test_best_is_of_the_present_monitor(
-    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p = tiny()
     values = iter([1.0, 5.0, 2.0, 3.0])
     monkeypatch.setattr(p.train, "evaluate", lambda *_: {"loss": next(values), "score": 7.0})
     options = ["--train.steps=6", "--train.eval_every=3"]
@@ -426,9 +405,8 @@ def test_early_stopping_counts_anew_for_another_monitor(tiny: MakePackage) -> No
 
 
 def test_scaler_of_fp16_starts_anew_where_the_checkpoint_has_none(
-    tiny: MakePackage, tmp_path: Path
+    p: Package, tmp_path: Path
 ) -> None:
-    p = tiny()
     unfinished(p, tmp_path)
     p.train_here(tmp_path, *SIX, "--speed.precision=fp16", "--run.allow_changes=true")
     assert saved(tmp_path)["scaler"]["scale"] > 0
@@ -452,10 +430,7 @@ FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_foreign_content_is_one_line_with_the_file(
-    tiny: MakePackage, tmp_path: Path, kind: str
-) -> None:
-    p = tiny()
+def test_foreign_content_is_one_line_with_the_file(p: Package, tmp_path: Path, kind: str) -> None:
     unfinished(p, tmp_path)
     checkpoint = checkpoints(tmp_path)[-1]
     change, message = FOREIGN[kind]
@@ -474,9 +449,8 @@ def test_foreign_content_is_one_line_with_the_file(
 
 
 def test_model_and_optimizer_that_do_not_fit_are_one_line(
-    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p = tiny()
     unfinished(p, tmp_path)
     build = p.model.build
 

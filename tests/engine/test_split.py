@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine import MakePackage
+from engine import Package
+
+MODEL = "mlp"
 
 
-def test_evaluate_uses_the_test_split(package: MakePackage, tmp_path: Path) -> None:
-    p = package("mlp")
+def test_evaluate_uses_the_test_split(p: Package, tmp_path: Path) -> None:
     world = p.distributed.World(0, 1, torch.device("cpu"))
     expected = p.train_here(tmp_path, "--train.steps=8", "--data.test_fraction=0.3")
     assert p.evaluate.evaluate_run(tmp_path / "a", world) == pytest.approx(expected, rel=1e-5)
@@ -22,9 +23,8 @@ def test_evaluate_uses_the_test_split(package: MakePackage, tmp_path: Path) -> N
 
 
 def test_a_missing_test_split_is_one_line(
-    package: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p = package("mlp")
     world = p.distributed.World(0, 1, torch.device("cpu"))
     p.train_here(tmp_path, "--train.steps=2")
     message = "there is no test split: train with data.test_fraction"

@@ -81,7 +81,6 @@ def test_candidates_are_worse_or_not_shown_to_differ(fastproj: Fastproj, folder:
         "optim.lr=200",
     ]
     done = fastproj("compare", *given, cwd=folder)
-    assert done.returncode == 0, done.stderr
     high, other, crash = done.stdout.splitlines()
     assert re.fullmatch(
         r"optim.lr=5: worse: accuracy -0\.[23]\d* \(95%: -0.\d+ to -0.\d+, [34] pairs\); "
@@ -113,7 +112,6 @@ def test_code_of_another_commit_is_the_base(fastproj: Fastproj, folder: Path) ->
     (folder / "src/proj/train.py").write_text("1.05\n")
     given = ["compare", "--base", "HEAD", "--metric", "samples_per_second"]
     done = fastproj(*given, "--json", cwd=folder)
-    assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert facts.keys() == documented_keys("compare")
     (record,) = facts["comparisons"]
@@ -123,8 +121,7 @@ def test_code_of_another_commit_is_the_base(fastproj: Fastproj, folder: Path) ->
     assert record["commit"].endswith("-dirty")
     (folder / "src/proj/train.py").write_text("1.0\n")
     assert "no difference shown: 1.00 times" in fastproj(*given, cwd=folder).stdout
-    done = fastproj("compare", "--base", "gone", cwd=folder)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    done = fastproj("compare", "--base", "gone", cwd=folder, status=2)
     assert "--base gone has no code of this project" in done.stderr
 
 
@@ -167,7 +164,7 @@ def test_interrupted_comparison_goes_on(folder: Path, environment: dict[str, str
 def test_errors_are_one_line(
     arguments: list[str], message: str, fastproj: Fastproj, folder: Path
 ) -> None:
-    done = fastproj("compare", *arguments, cwd=folder)
+    done = fastproj("compare", *arguments, cwd=folder, status=None)
     assert done.returncode in (1, 2)
     assert done.stderr.splitlines()[-1].startswith(f"fastproj: {message}"), done.stderr
     assert "Traceback" not in done.stderr
@@ -180,14 +177,12 @@ def test_log_is_not_written_or_read_through_damage(
     (folder / "runs").mkdir()
     log = folder / "runs/experiments.jsonl"
     log.symlink_to(tmp_path / "elsewhere")
-    done = fastproj("compare", "--with", "optim.lr=5", "--seeds", "2", cwd=folder)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    fastproj("compare", "--with", "optim.lr=5", "--seeds", "2", cwd=folder, status=1)
     assert not (tmp_path / "elsewhere").exists()
     log.unlink()
     for line in ("{", "[1]", "\x00", 100_000 * "["):
         log.write_text(f"{line}\n")
-        done = fastproj("compare", "--log", cwd=folder)
-        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        fastproj("compare", "--log", cwd=folder, status=1)
     log.write_text('{"text": "\\u001b[2K", "candidate": 5}\n')
     assert "\x1b" not in fastproj("compare", "--log", cwd=folder).stdout
     log.unlink()

@@ -196,7 +196,8 @@ def slurm(
     folder: Path, *options: str, status: int = 0, state: str = "", **variables: str
 ) -> tuple[str, list[str]]:
     """Run the batch script with commands of SLURM that write down how they are called; return output and calls."""
-    programs, record = folder.parent / "bin", folder.parent / "calls"
+    programs = folder.parent / "bin"
+    record = folder.parent / "calls"
     saves = 'if [ -n "${SAVES-}" ]; then mkdir "$SAVES"; fi'
     stand_in(programs / "srun", f'echo srun >> {record}; shift; "$@"; {saves}; exit {status}')
     stand_in(programs / "squeue", f"echo {state}")

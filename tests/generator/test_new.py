@@ -14,7 +14,6 @@ from updating import git, read_answers
 
 def test_new_renders_commits_and_prints_next_steps(fastproj: Fastproj, tmp_path: Path) -> None:
     result = fastproj("new", "my-proj", "--yes", "--gpus", "2", "--nodes", "3", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
     folder = tmp_path / "my-proj"
     assert os.listdir(tmp_path) == ["my-proj"]
     assert (folder / "src/my_proj/train.py").is_file()
@@ -62,7 +61,4 @@ def test_other_encodings_and_terminals(
 ) -> None:
     (tmp_path / ".gitconfig").write_bytes(b"[user]\nname = Ad\xe9\nemail = a@b\n")
     author = [] if "LC_ALL" in variables else ["--author", "\u5f20"]
-    result = fastproj(
-        "new", "proj", "--yes", *author, cwd=tmp_path, HOME=str(tmp_path), **variables
-    )
-    assert result.returncode == 0, result.stderr
+    fastproj("new", "proj", "--yes", *author, cwd=tmp_path, HOME=str(tmp_path), **variables)

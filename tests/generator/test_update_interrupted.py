@@ -31,10 +31,10 @@ def updated_once(
     edit(folder / ENGINE, "return 20\n", "return 20 + 1  # mine\n")
     commit(folder)
     (folder / "scratch.txt").write_text("mine, never added\n")
-    before, start = project_state(folder), time.monotonic()
-    result = fastproj("update", cwd=folder)
+    before = project_state(folder)
+    start = time.monotonic()
+    fastproj("update", cwd=folder)
     length = time.monotonic() - start
-    assert result.returncode == 0, result.stderr
     updated = project_state(folder)
     git(folder, "reset", "-q", "--hard")
     assert project_state(folder) == before
@@ -124,10 +124,9 @@ def test_kill_while_git_writes_loses_nothing(
         os.killpg(process.pid, signal.SIGKILL)
     writing.with_name("writing.ends").touch()
     assert read_files(edited)["scratch.txt"] == ("-", b"mine, never added\n")
-    refused = fastproj("update", cwd=edited)
-    assert (refused.returncode, "index.lock" in refused.stderr) == (1, True)
+    assert "index.lock" in fastproj("update", cwd=edited, status=1).stderr
     recover(edited, before)
-    assert fastproj("update", cwd=edited).returncode == 0
+    fastproj("update", cwd=edited)
     assert "# mine" in (edited / ENGINE).read_text()
 
 
@@ -152,7 +151,8 @@ def test_signals_at_random_moments(
     """In `make test-all` seventeen per signal: 51 moments in all."""
     before = project_state(edited)
     _, updated, length = updated_once
-    chance, moments = random.Random(number), 17 if EVERY else 3  # noqa: S311
+    chance = random.Random(number)  # noqa: S311
+    moments = 17 if EVERY else 3
     outcomes = {"as it was": 0, "whole": 0, "partly": 0}
     for moment in range(moments):
         with updating(edited, environment) as process:
@@ -203,8 +203,7 @@ def test_file_that_is_saved_during_an_update_is_kept(
     script = f'#!/bin/sh\ncase " $* " in *" read-tree "*" -m "*) {save};; esac\nexec {shutil.which("git")} "$@"\n'
     (tmp_path / "bin/git").write_text(script)
     (tmp_path / "bin/git").chmod(0o755)
-    result = fastproj("update", cwd=edited, PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
-    assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
+    result = fastproj("update", cwd=edited, PATH=f"{tmp_path}/bin:{os.environ['PATH']}", status=1)
     assert "nothing was changed" in result.stderr
     assert (edited / place).read_text().endswith("# saved now\n")
     assert not git(edited, "diff", "--staged", "--name-only")

@@ -77,10 +77,10 @@ def test_update_loses_no_edit(
     if state is not unedited:
         commit(folder)
     before = read_files(folder)
-    result = fastproj("update", "--model", "resnet", "--gpus", "2", cwd=folder)
     # The recipe of another model would replace the user's; the network stays the user's.
     own_recipe = state is edited
-    assert result.returncode == (4 if own_recipe else 0), result.stdout + result.stderr
+    options = ["--model", "resnet", "--gpus", "2"]
+    result = fastproj("update", *options, cwd=folder, status=4 if own_recipe else 0)
     assert ("yours     src/proj/model.py" in result.stdout) == (state is edited)
     assert lost_edits(folder, before, rendered) == []
     found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
@@ -93,7 +93,7 @@ def test_update_loses_no_edit(
     expected = {"configs/default.yaml"} if own_recipe else set()
     rewritten = {"README.md", "src/proj/log.py", "src/proj/metrics.py"} if own_recipe else set()
     assert expected <= conflicts <= expected | rewritten
-    assert fastproj("status", "--json", cwd=folder).returncode == 0
+    fastproj("status", "--json", cwd=folder)
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +104,7 @@ def fresh(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Calla
     def render(model: str) -> Files:
         output = tmp_path_factory.mktemp("fresh")
         answers = ["--author=The authors", f"--model={model}"]
-        result = fastproj("new", "proj", "--yes", "--no-git", *answers, "--output", str(output))
-        assert result.returncode == 0, result.stderr
+        fastproj("new", "proj", "--yes", "--no-git", *answers, "--output", str(output))
         return read_files(output / "proj")
 
     return render
@@ -123,7 +122,7 @@ def test_unedited_project_becomes_the_small_one(
     fastproj: Fastproj,
 ) -> None:
     folder = released(version, model)
-    assert fastproj("update", cwd=folder).returncode == 0
+    fastproj("update", cwd=folder)
     assert read_files(folder) == fresh(model)
     assert not [
         line for line in git(folder, "status", "--porcelain").splitlines() if line[1] != " "
@@ -141,7 +140,6 @@ def test_edited_files_without_a_successor_are_kept_and_named(
     (folder / PACKAGE / "run_folder.py").rename(folder / PACKAGE / "place.py")
     commit(folder)
     result = fastproj("update", cwd=folder)
-    assert result.returncode == 0, result.stdout + result.stderr
     kept = {f"src/proj/{it}.py" for it in ("progress", "tools/show", "parts", "place")}
     assert {
         line.split()[1].rstrip(":")
@@ -162,7 +160,7 @@ def test_plain_copier_update_reads_launchers_and_workflow_as_components(
         f"update_source={UPDATE_SOURCE}",
     ]
     data = [f"--data={answer}" for answer in answers]
-    assert fastproj("update", "--to=v0.3.0", *data, cwd=folder).returncode == 0
+    fastproj("update", "--to=v0.3.0", *data, cwd=folder)
     commit(folder)
     command = [str(Path(sys.executable).parent / "copier"), "update", "--defaults", "--prereleases"]
     result = subprocess.run(
@@ -184,12 +182,11 @@ def test_project_of_another_framework_keeps_its_edits(
 ) -> None:
     folder = released("0.3.0", "mlp")
     answers = ["--data", f"framework={framework}", "--to=v0.3.0"]
-    assert fastproj("update", *answers, cwd=folder).returncode == 0
+    fastproj("update", *answers, cwd=folder)
     edit(folder / PACKAGE / "speed.py", '"""', '"""Mine: ')
     edit(folder / PACKAGE / "model.py", '"""', '"""My own network: ')
     commit(folder)
     result = fastproj("update", cwd=folder)
-    assert result.returncode == 0, result.stdout + result.stderr
     for name, text in (("speed.py", '"""Mine: '), ("model.py", '"""My own network: ')):
         assert (folder / PACKAGE / name).read_text().startswith(text)
         assert re.search(rf"^  yours     src/proj/{name}: ", result.stdout, re.MULTILINE)
@@ -206,7 +203,6 @@ def test_workflow_of_0_2_0_waits_for_a_source(
 
     def update(*options: str) -> str:
         result = fastproj(*options, cwd=folder)
-        assert result.returncode == 0, result.stdout + result.stderr
         commit(folder)
         return result.stdout
 
@@ -214,8 +210,7 @@ def test_workflow_of_0_2_0_waits_for_a_source(
     assert workflow.exists()
     assert "removed   .github/workflows/update.yml" in update("update")
     assert not workflow.exists(), "it installed the program by a name"
-    result = fastproj("add", "update-workflow", cwd=folder)
-    assert result.returncode == 2
+    result = fastproj("add", "update-workflow", cwd=folder, status=2)
     assert "update_source has no default: answer it with --data update_source" in result.stderr
 
 

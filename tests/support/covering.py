@@ -52,7 +52,8 @@ def _covered(chosen: State, wanted: list[State]) -> int:
 
 def _completed(table: dict[str, dict[str, Any]], state: State) -> State | None:
     """Return the state with what its components require; None if that is impossible."""
-    found, open_names = dict(state), [name for name, present in state.items() if present]
+    found = dict(state)
+    open_names = [name for name, present in state.items() if present]
     while open_names:
         name = open_names.pop()
         for other in table[name].get("requires", []):

@@ -131,7 +131,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no setting {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
     FOLDER.mkdir(parents=True, exist_ok=True)
     python = make_environment(FOLDER / "venv")
-    table, failed = list[str](), False
+    table = list[str]()
+    failed = False
     for setting in SETTINGS:
         if chosen.names and setting.name not in chosen.names:
             continue

@@ -45,7 +45,8 @@ def missing() -> str:
 def two_hosts() -> Iterator[list[tuple[list[str], str]]]:
     """Return, for each host, the words that start a command on it, and its address."""
     names = [f"fastproj-{os.getpid()}-{place}" for place in (0, 1)]
-    cables, addresses = [f"fp{os.getpid()}{place}" for place in "ab"], ["10.39.0.1", "10.39.0.2"]
+    cables = [f"fp{os.getpid()}{place}" for place in "ab"]
+    addresses = ["10.39.0.1", "10.39.0.2"]
     try:
         for name in names:
             ip("netns", "add", name)

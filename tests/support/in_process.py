@@ -17,7 +17,7 @@ import pytest
 from fastproj.__main__ import main
 from fastproj.template import embedded, rendering
 from fastproj.template.answers import Answers
-from program import Fastproj
+from program import Done, Fastproj, checked
 from updating import git
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -100,10 +100,8 @@ def fastproj(
     elsewhere = tmp_path_factory.mktemp("cwd")
     once = render_once(rendering._render, tmp_path_factory.mktemp("renderings"))
 
-    def run(
-        *arguments: str, cwd: Path = elsewhere, **changes: str
-    ) -> subprocess.CompletedProcess[str]:
-        return run_command(arguments, cwd, environment | changes)
+    def run(*arguments: str, cwd: Path = elsewhere, status: int | None = 0, **changes: str) -> Done:
+        return checked(run_command(arguments, cwd, environment | changes), status)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rendering, "_render", once)

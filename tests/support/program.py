@@ -1,6 +1,7 @@
 """The program as tests run it, and commands in a rendered project."""
 
 import atexit
+import fcntl
 import json
 import os
 import re
@@ -18,8 +19,38 @@ from matrix import EVERY, ROOT
 
 PROGRAMS = Path(__file__).with_name("programs")
 """Programs that tests start in processes of their own."""
-Fastproj = Callable[..., subprocess.CompletedProcess[str]]
-"""Runs the real program; the fixture `fastproj` gives it."""
+Done = subprocess.CompletedProcess[str]
+
+
+Fastproj = Callable[..., Done]
+"""Runs the program, and checks its exit status: `status=0`, or `None` for any; the fixture `fastproj` gives it."""
+
+
+def checked(result: Done, status: int | None) -> Done:
+    """Check an exit status, and that an error is one line."""
+    printed = result.stdout + result.stderr
+    assert status in (None, result.returncode), f"{result.returncode}: {printed}"
+    assert status not in (1, 2) or result.stderr.count("\n") == 1, printed
+    return result
+
+
+@contextmanager
+def once(folder: Path) -> Iterator[bool]:
+    """Hold a lock of all workers, and say whether a folder is to be made."""
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield not folder.exists()
+
+
+def render_once(fastproj: Fastproj, place: Path, name: str, *answers: str) -> Path:
+    """Render a project in a folder, once for all workers."""
+    place.mkdir(exist_ok=True)
+    with once(place / name) as first:
+        if first:
+            fastproj("new", name, *answers, "--yes", "--output", str(place))
+    return place / name
+
+
 Project = Callable[..., Path]
 """Renders a combination of framework, model and hardware; the fixture `project` gives it."""
 
@@ -28,11 +59,13 @@ LIMIT_S = 300.0
 """Seconds after which a process hangs, also on a machine that is busy with other work."""
 
 
-def run_in(folder: Path, *command: str, **changes: str) -> subprocess.CompletedProcess[str]:
+def run_in(folder: Path, *command: str, status: int | None = 0, **changes: str) -> Done:
     """Run a command in a rendered project; pytest's own limit ends it if it hangs."""
     with started(folder, *command, **changes) as process:
         stdout, stderr = process.communicate()
-    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+    done = subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+    assert status in (None, done.returncode), f"{done.returncode}: {stdout}{stderr}"
+    return done
 
 
 @contextmanager

@@ -50,7 +50,8 @@ class Cluster:
     """The daemons, which end with the context."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.daemons = folder, list[subprocess.Popen[bytes]]()
+        self.folder = folder
+        self.daemons = list[subprocess.Popen[bytes]]()
         self.environment = os.environ | {
             "SLURM_CONF": str(folder / "slurm.conf"),
             "PATH": f"{os.environ['PATH']}:/usr/sbin",

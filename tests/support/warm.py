@@ -33,7 +33,9 @@ class Started:
     def __init__(
         self, command: tuple[str, ...], processes: list[BaseProcess], outputs: Path
     ) -> None:
-        self.command, self.processes, self.outputs = command, processes, outputs
+        self.command = command
+        self.processes = processes
+        self.outputs = outputs
 
     def send(self, number: int, rank: int | None = None) -> None:
         """Send a signal to one rank, or to all of them."""
@@ -107,10 +109,13 @@ def run_python(
     ranks: int = 1,
     nodes: int = 1,
     limit_s: float = LIMIT_S,
+    status: int | None = 0,
     **changes: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run `python COMMAND` as `start_python` does, and wait for its end."""
-    return start_python(folder, *command, ranks=ranks, nodes=nodes, **changes).finish(limit_s)
+    done = start_python(folder, *command, ranks=ranks, nodes=nodes, **changes).finish(limit_s)
+    assert status in (None, done.returncode), f"{done.returncode}: {done.stdout}{done.stderr}"
+    return done
 
 
 def _run(folder: Path, command: tuple[str, ...], environment: dict[str, str], outputs: str) -> None:

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matrix import ENGINE_MODEL, FRAMEWORKS
@@ -19,7 +20,7 @@ HADOLINT = os.environ.get("FASTPROJ_HADOLINT") or shutil.which("hadolint")
 @pytest.fixture(scope="session")
 def without_gpu(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("containers")
-    result = fastproj(
+    fastproj(
         "new",
         "proj",
         "--model",
@@ -30,7 +31,6 @@ def without_gpu(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) ->
         "--output",
         str(folder),
     )
-    assert result.returncode == 0, result.stderr
     return folder / "proj"
 
 
@@ -85,15 +85,16 @@ def test_development_container_asks_for_gpus_that_are_there(
 )
 def test_hadolint_finds_nothing(project: Project, without_gpu: Path) -> None:
     for folder in (project(FRAMEWORKS[0], ENGINE_MODEL, "nodes"), without_gpu):
-        result = run_in(folder, str(HADOLINT), "Dockerfile")
-        assert result.returncode == 0, result.stdout
+        run_in(folder, str(HADOLINT), "Dockerfile")
 
 
 @pytest.mark.slow
 @pytest.mark.test_all
 def test_steps_of_the_dockerfile_run_in_order(without_gpu: Path, tmp_path: Path) -> None:
     """In folders of their own, as no container engine runs here; the packages are those of the tests."""
-    app, environment, folder = tmp_path / "app", tmp_path / "venv", tmp_path
+    app = tmp_path / "app"
+    environment = tmp_path / "venv"
+    folder = tmp_path
     (environment / "bin").mkdir(parents=True)
     programs = {
         "uv": 'ls pyproject.toml && echo "$@" > uv-called',
@@ -102,7 +103,7 @@ def test_steps_of_the_dockerfile_run_in_order(without_gpu: Path, tmp_path: Path)
     for name, script in programs.items():
         (environment / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
         (environment / "bin" / name).chmod(0o755)
-    changes = {"PATH": os.environ["PATH"], "PYTHONPATH": "", "PYTHON": ""}
+    changes: dict[str, Any] = {"PATH": os.environ["PATH"], "PYTHONPATH": "", "PYTHON": ""}
     for name, value in steps(without_gpu):
         value = (
             value.replace("/app", str(app))
@@ -119,10 +120,8 @@ def test_steps_of_the_dockerfile_run_in_order(without_gpu: Path, tmp_path: Path)
             run_in(without_gpu, "cp", "-r", *files, str(folder / value.split()[-1]))
         elif name == "RUN" and "useradd" not in value:
             command = re.sub(r"--mount=\S+ *", "", value).replace("--owner=1000 --group=1000", "")
-            result = run_in(folder, "sh", "-ec", command, **changes)
-            assert result.returncode == 0, result.stderr
+            run_in(folder, "sh", "-ec", command, **changes)
     assert (folder / "uv-called").read_text() == "sync --no-dev --no-install-project\n"
     (command,) = [json.loads(value) for name, value in steps(without_gpu) if name == "ENTRYPOINT"]
-    result = run_in(folder, *command, *shlex.split("--run.name first --train.steps 20"), **changes)
-    assert result.returncode == 0, result.stderr
+    run_in(folder, *command, *shlex.split("--run.name first --train.steps 20"), **changes)
     assert (app / "runs/first/metrics.jsonl").exists()

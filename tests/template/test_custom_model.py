@@ -37,19 +37,16 @@ def test_custom_model_renders_trains_and_passes_its_tests(
     (template / "copier.yml").write_text(questions.replace("    gpt: {", f"{entry}    gpt: {{", 1))
     commit(template)
     arguments = ["--template", str(template), "--output", str(tmp_path), "--yes"]
-    result = fastproj("new", "proj", "--model", "softmax", *arguments)
-    assert result.returncode == 0, result.stderr
+    fastproj("new", "proj", "--model", "softmax", *arguments)
     folder = tmp_path / "proj"
     assert (folder / "src/proj/model.py").read_bytes() == (
         SUPPORT / "softmax/model.py"
     ).read_bytes()
-    result = run_in(folder, "launch/local.sh", "--run.name=first")
-    assert result.returncode == 0, result.stderr
+    run_in(folder, "launch/local.sh", "--run.name=first")
     last = json.loads((folder / "runs/first/metrics.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] >= 0.9
     tests = [f"src/proj/tests/test_{name}.py" for name in ("model", "softmax")]
-    result = run_python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FORKED, *tests)
-    assert result.returncode == 0, result.stdout
+    run_python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FORKED, *tests)
 
 
 def test_check_passes_for_an_untyped_network_and_dataset(project: Project, tmp_path: Path) -> None:
@@ -63,8 +60,7 @@ def test_check_passes_for_an_untyped_network_and_dataset(project: Project, tmp_p
     unread = ["--follow-imports=skip", "--disable-error-code=valid-type"]
     unread += ["--disable-error-code=operator", "--cache-dir=/dev/null"]
     for check in (["ruff", "check"], ["mypy", *unread]):
-        result = run_in(folder, sys.executable, "-m", *check)
-        assert result.returncode == 0, result.stdout
+        run_in(folder, sys.executable, "-m", *check)
 
 
 @pytest.mark.parametrize(
@@ -104,17 +100,8 @@ def test_broken_template_is_a_one_line_error(
     change(template)
     commit(template)
     (tmp_path / "out").mkdir()
-    result = fastproj(
-        "new",
-        "proj",
-        "--model",
-        "resnet",
-        "--template",
-        str(template),
-        "-o",
-        str(tmp_path / "out"),
-        "--yes",
-    )
+    options = ["--model", "resnet", "--template", str(template), "-o", str(tmp_path / "out")]
+    result = fastproj("new", "proj", *options, "--yes", status=None)
     assert result.returncode == (2 if "--model" in result.stderr else 1)  # its choices are others
     assert message in result.stderr
     assert result.stderr.count("\n") == 1

@@ -78,7 +78,6 @@ def test_keys_are_those_of_a_project(project: Project, defaults: dict[str, set[s
     result = run_python(
         project(FRAMEWORKS[0], ENGINE_MODEL, "nodes"), "-m", "proj.train", "--print_config"
     )
-    assert result.returncode == 0, result.stderr
     printed = yaml.safe_load(result.stdout)
     shown = {
         f"{section}.{key}": value
@@ -168,15 +167,13 @@ def test_recording_shows_current_texts_and_numbers(
     ] + [recording.SETUP, f"$ {recording.COMMANDS[2]}"]
     end = shown.index(f"$ {recording.COMMANDS[1]}")
     result = fastproj(*recording.COMMANDS[0].split()[1:], "--gpus", "0", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
     assert " ".join(" ".join(shown[1:end]).split()) == " ".join(result.stdout.split()), (
         "record it again"
     )
     options = ("--config=configs/default.yaml", "--run.dir", str(tmp_path), "--run.hours=1e-9")
     stopped = run_python(
-        project(FRAMEWORKS[0], reference.SHOWN_MODEL), "-m", "proj.train", *options
+        project(FRAMEWORKS[0], reference.SHOWN_MODEL), "-m", "proj.train", *options, status=75
     )
-    assert stopped.returncode == 75, stopped.stderr
     first = next(place for place, line in enumerate(shown) if line.startswith("runs/first: "))
     assert _first_lines(shown[first:]) == _first_lines(stopped.stdout.splitlines()), (
         "record it again"

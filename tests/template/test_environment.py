@@ -18,7 +18,8 @@ from program import Project
 
 PYTORCH = "https://download.pytorch.org/whl"
 """Where PyTorch publishes its builds, such as cpu and cu126 (pytorch.org/get-started)."""
-LINUX, MACOS = "x86_64-unknown-linux-gnu", "aarch64-apple-darwin"
+LINUX = "x86_64-unknown-linux-gnu"
+MACOS = "aarch64-apple-darwin"
 VERSIONS = dict(re.findall(r"(?m)^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text()))
 
 
@@ -26,7 +27,8 @@ def add_wheel(
     index: Path, name: str, version: str, requires: Iterable[str] = (), uploaded: str = ""
 ) -> None:
     """Add an empty package to an index, which is a folder."""
-    info, wheel = f"{name}-{version}.dist-info", f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    wheel = f"{name}-{version}-py3-none-any.whl"
     folder = index / canonicalize_name(name)
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {it}" for it in requires)]

@@ -1,6 +1,5 @@
 """`make gpu-smoke` without a GPU: its dry run, what it reports, and that a second call continues the first."""
 
-import fcntl
 import json
 import os
 import select
@@ -19,6 +18,7 @@ import gpu_smoke
 import pytest
 from gpu_questions import COLD, EAGER, FP32, MODELS, QUESTIONS, ROWS, Question, Row, compiles
 from matrix import EVERY, ROOT
+from program import once
 
 ALL: list[Question | Row] = [*COLD, *QUESTIONS, *ROWS]
 EVERYWHERE = [it for it in ALL if not it.needs]
@@ -32,9 +32,8 @@ Ask = Callable[..., dict[str, Any]]
 def folder(shared_folder: Path) -> Path:
     """The rendered projects, once for all workers."""
     found = shared_folder / "smoke"
-    with open(f"{found}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not found.exists():
+    with once(found) as first:
+        if first:
             gpu_prepare.prepare(found)
     return found
 
@@ -124,7 +123,8 @@ def test_end_reaches_children_in_other_sessions() -> None:
 
 
 def test_compiling_questions_start_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    smoke, asked = gpu_smoke.Smoke(tmp_path, tmp_path / "a.json", 0.0, {}), list[Question | Row]()
+    smoke = gpu_smoke.Smoke(tmp_path, tmp_path / "a.json", 0.0, {})
+    asked = list[Question | Row]()
     monkeypatch.setattr(smoke, "ask", asked.append)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("PYTHONPATH", "")

@@ -38,12 +38,10 @@ def test_workflow_trains_with_the_processes_of_the_runner(folder: Path) -> None:
         settings[section] = {**settings.get(section, {}), **values}
     config.write_text(yaml.safe_dump(settings))
     (step,) = (step for step in _steps(folder) if "make train" in step.get("run", ""))
-    result = run_in(folder, "sh", "-c", step["run"], **step["env"])
-    assert result.returncode == 0, result.stdout + result.stderr
+    run_in(folder, "sh", "-c", step["run"], **step["env"])
     assert len(list(folder.glob("runs/*/checkpoints/step-00000020"))) == 1
 
 
 def test_smoke_test_trains_on_any_machine(folder: Path) -> None:
-    result = run_in(folder, "make", "smoke")
-    assert result.returncode == 0, result.stdout + result.stderr
+    run_in(folder, "make", "smoke")
     assert len(list(folder.glob("runs/*/checkpoints/step-00000020"))) == 1

@@ -51,7 +51,8 @@ def test_your_data(shell: Shell) -> None:
 def test_your_tables_and_series(shell: Shell) -> None:
     start = shell.folder
     draws = np.random.default_rng(0)
-    number, plan = draws.normal(size=400), draws.choice(["basic", "pro"], 400)
+    number = draws.normal(size=400)
+    plan = draws.choice(["basic", "pro"], 400)
     for model, heading in (("mlp", "### Tables"), ("lstm", "### Time series")):
         shell.folder = start
         shell.run(f"fastproj new {model} --model {model} --yes")

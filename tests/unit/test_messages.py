@@ -78,8 +78,7 @@ def test_password_in_the_answers_file_is_not_printed(
     edit(file, f"_src_path: {location}", "_src_path: https://user:secret@127.0.0.1:9/x.git")
     commit(folder)
     for command in (["status"], ["status", "--json"], ["update"]):
-        result = fastproj(*command, cwd=folder)
-        assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+        result = fastproj(*command, cwd=folder, status=1)
         assert "https://***@127.0.0.1:9/x.git" in result.stderr
         assert "secret" not in result.stdout + result.stderr
 
@@ -90,9 +89,8 @@ def test_broken_git_settings_are_named(
     (tmp_path / ".gitconfig").write_text("[broken\n")
     for command in (["status"], ["update"], ["new", "x", "--yes", "--output", str(tmp_path)]):
         result = fastproj(
-            *command, cwd=make_project().rename(tmp_path / command[0]), HOME=str(tmp_path)
+            *command, cwd=make_project().rename(tmp_path / command[0]), HOME=str(tmp_path), status=1
         )
-        assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
         assert f"bad config line 1 in file {tmp_path}/.gitconfig" in result.stderr
 
 
@@ -103,6 +101,5 @@ def test_version_that_may_move_is_refused(
     folder = make_project()
     edit(folder / ".copier-answers.yml", "_commit: v0.1.0", f"_commit: '{version}'")
     commit(folder)
-    result = fastproj("update", cwd=folder)
-    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    result = fastproj("update", cwd=folder, status=1)
     assert f"has no version {version}" in result.stderr

@@ -52,10 +52,7 @@ def test_help_is_plain_and_shows_choices(fastproj: Fastproj) -> None:
 def test_author_and_licence_are_rendered(fastproj: Fastproj, tmp_path: Path) -> None:
     author = 'Zoë "Z" O\'Neil \\ {{ 1 }} $(touch x) <z@example.org>'
     for name, option in {"first": "--licence=MIT", "second": "--data=license=none"}.items():
-        result = fastproj(
-            "new", name, "--yes", "--no-git", "--author", author, option, cwd=tmp_path
-        )
-        assert result.returncode == 0, result.stderr
+        fastproj("new", name, "--yes", "--no-git", "--author", author, option, cwd=tmp_path)
         declared = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())["project"]
         assert declared["authors"] == [{"name": author}]
     assert f"Copyright (c) {author}" in (tmp_path / "first/LICENSE").read_text()
@@ -74,11 +71,15 @@ def test_template_from_a_broken_bundle(
     bundles: list[Path], fastproj: Fastproj, tmp_path: Path
 ) -> None:
     (tmp_path / "broken.bundle").write_bytes(bundles[-1].read_bytes()[:2000])
-    result = fastproj(
-        "new", "third", "--yes", "--template", str(tmp_path / "broken.bundle"), cwd=tmp_path
+    fastproj(
+        "new",
+        "third",
+        "--yes",
+        "--template",
+        str(tmp_path / "broken.bundle"),
+        cwd=tmp_path,
+        status=1,
     )
-    assert result.returncode == 1
-    assert result.stderr.count("\n") == 1
     assert not (tmp_path / "third").exists()
 
 
@@ -91,8 +92,7 @@ def test_template_from_a_work_tree_and_a_bare_repository(
     commit(fork)
     (fork / "project/new.txt").write_text("not committed\n")
     for name, source in {"tree": "fork", "bare": "fork.git"}.items():
-        result = fastproj("new", name, "--yes", "--template", source, cwd=tmp_path)
-        assert result.returncode == 0, result.stderr
+        fastproj("new", name, "--yes", "--template", source, cwd=tmp_path)
         assert read_answers(tmp_path / name)["_src_path"] == str(tmp_path / source)
     assert (tmp_path / "tree/new.txt").read_text() == "committed\n"
     assert read_answers(tmp_path / "bare")["_commit"] == "v0.3.0", "the newest release"
@@ -105,13 +105,11 @@ def test_linked_work_tree_of_a_template_is_rendered_at_its_last_commit(
     git(fork, "worktree", "add", "-q", "-b", "side", "../linked")
     (tmp_path / "linked/project/new.txt").write_text("committed\n")
     commit(tmp_path / "linked")
-    result = fastproj("new", "proj", "--yes", "--template", "linked", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
+    fastproj("new", "proj", "--yes", "--template", "linked", cwd=tmp_path)
     assert (tmp_path / "proj/new.txt").exists()
 
 
 def test_template_without_a_commit_is_a_one_line_error(fastproj: Fastproj, tmp_path: Path) -> None:
     git(tmp_path, "init", "-q", "empty")
-    result = fastproj("new", "proj", "--yes", "--template", "empty", cwd=tmp_path)
-    assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stderr
+    result = fastproj("new", "proj", "--yes", "--template", "empty", cwd=tmp_path, status=1)
     assert "invalid reference: HEAD" in result.stderr

@@ -83,9 +83,9 @@ def test_unwritable_home_is_a_one_line_error(
     (tmp_path / "file").touch()
     (tmp_path / "taken/template.bundle/x").mkdir(parents=True)
     home = place.format(tmp_path)
-    result = fastproj("new", "proj", "--yes", "--output", str(tmp_path / "out"), FASTPROJ_HOME=home)
-    assert result.returncode == 1
-    assert result.stderr.count("\n") == 1, result.stderr
+    result = fastproj(
+        "new", "proj", "--yes", "--output", str(tmp_path / "out"), FASTPROJ_HOME=home, status=1
+    )
     assert "set FASTPROJ_HOME to a writable folder" in result.stderr
     assert os.listdir(tmp_path / "out") == []
     assert os.listdir(tmp_path / "taken") == ["template.bundle"]
@@ -118,7 +118,5 @@ def test_damaged_installation_is_a_one_line_error(
     if size:
         (tmp_path / "own.bundle").write_bytes(bundles[-1].read_bytes()[:size])
     monkeypatch.setattr(embedded, "_PACKED", tmp_path / "own.bundle")
-    result = fastproj("new", "proj", "--yes", "--output", str(tmp_path / "out"))
-    assert result.returncode == 1
-    assert result.stderr.count("\n") == 1, result.stderr
+    result = fastproj("new", "proj", "--yes", "--output", str(tmp_path / "out"), status=1)
     assert "reinstall fastproj" in result.stderr

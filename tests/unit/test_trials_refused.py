@@ -64,8 +64,7 @@ BAD = {
 def test_bad_input_is_one_line(file: str, content: str, fastproj: Fastproj, folder: Path) -> None:
     (folder / file).write_text(content)
     for command in (["tune", "--only", "batch"], ["bench", "batch"]):
-        done = fastproj(*command, "--seconds", "0", cwd=folder)
-        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        fastproj(*command, "--seconds", "0", cwd=folder, status=1)
     assert not (folder / "configs/tuned.yaml").exists()
 
 
@@ -89,7 +88,6 @@ def test_odd_input_is_tried(file: str, content: str, fastproj: Fastproj, folder:
     (folder / file).write_text(content)
     stages = ["--only", "precision,channels_last,batch,workers,prefetch"]
     done = fastproj("tune", *stages, "--rounds", "1", "--seconds", "0", cwd=folder)
-    assert done.returncode == 0, done.stderr
     assert "No option was proven faster" in done.stdout
 
 
@@ -98,8 +96,7 @@ def test_interpreter_that_does_not_run_is_one_line(
     shebang: str, fastproj: Fastproj, folder: Path
 ) -> None:
     (folder / ".venv/bin/python").write_text(f"{shebang}\nexit 3\n")
-    done = fastproj("tune", cwd=folder)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    fastproj("tune", cwd=folder, status=1)
 
 
 def test_what_hangs_is_ended(
@@ -107,7 +104,7 @@ def test_what_hangs_is_ended(
 ) -> None:
     monkeypatch.setattr(trials, "LONGEST_S", 0.2)
     (folder / "metrics.jsonl").write_text("")
-    done = fastproj("bench", cwd=folder)
+    done = fastproj("bench", cwd=folder, status=1)
     assert "the training command fails: not 3 rows of metrics within the time" in done.stderr
 
 
@@ -117,13 +114,13 @@ def test_nothing_is_written_through_a_link(
     outside = tmp_path / "outside"
     tuned = folder / "configs/tuned.yaml"
     tuned.symlink_to(outside)
-    done = fastproj("tune", cwd=folder)
+    done = fastproj("tune", cwd=folder, status=1)
     assert f"fastproj: {tuned} is elsewhere through a link" in done.stderr
     tuned.unlink()
     (folder / "runs").mkdir()
     (folder / "runs/bench.json").symlink_to(outside)
     options = ["--rounds", "1", "--seconds", "0"]
-    assert fastproj("bench", "bf16", *options, cwd=folder).returncode == 0
+    fastproj("bench", "bf16", *options, cwd=folder)
     assert not outside.exists()
 
 

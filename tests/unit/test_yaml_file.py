@@ -26,8 +26,7 @@ def test_every_command_refuses_it(make_project: MakeProject, fastproj: Fastproj)
     (folder / ".copier-answers.yml").write_text("a: &a [*a]\n")
     commit(folder)
     for command in ("status", "update", "components"):
-        result = fastproj(command, cwd=folder)
-        assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stderr
+        result = fastproj(command, cwd=folder, status=1)
         assert "it has an alias" in result.stderr
 
 
@@ -48,7 +47,8 @@ def test_answers_file_of_a_template_that_is_not_yaml(
 ) -> None:
     (fork / "project/{{ _copier_conf.answers_file }}.jinja").write_text(content)
     commit(fork)
-    result = fastproj("new", "x", "--yes", "--template", str(fork), "--output", str(tmp_path))
-    assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stderr
+    result = fastproj(
+        "new", "x", "--yes", "--template", str(fork), "--output", str(tmp_path), status=1
+    )
     assert ".copier-answers.yml" in result.stderr
     assert not (tmp_path / "x").exists()

@@ -64,7 +64,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory, fastproj: Fastproj) -> Pa
     git(folder, "init", "-q", "template")
     commit(template)
     git(template, "tag", "v1.0.0")
-    assert fastproj("new", "proj", "--yes", "--template", str(template), cwd=folder).returncode == 0
+    fastproj("new", "proj", "--yes", "--template", str(template), cwd=folder)
     (template / "project/later.txt").write_text("of a newer version\n")
     commit(template)
     git(template, "tag", "v2.0.0")
@@ -81,7 +81,6 @@ def test_add_stays_at_the_own_version_and_adds_what_is_required(
     team: Path, fastproj: Fastproj
 ) -> None:
     result = fastproj("add", "two", cwd=team)
-    assert result.returncode == 0, result.stdout + result.stderr
     assert (read_answers(team)["_commit"], read_answers(team)["components"]) == (
         "v1.0.0",
         ["one", "two"],
@@ -91,10 +90,9 @@ def test_add_stays_at_the_own_version_and_adds_what_is_required(
     assert "  one is required\n" in result.stdout
     assert "make setup, which installs tabulate>=0.9" in result.stdout
     commit(team)
-    refused = fastproj("remove", "one", cwd=team)
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    refused = fastproj("remove", "one", cwd=team, status=2)
     assert "two requires one: remove two as well" in refused.stderr
-    assert fastproj("remove", "one", "two", cwd=team).returncode == 0
+    fastproj("remove", "one", "two", cwd=team)
     assert not (team / "one.txt").exists()
 
 
@@ -121,8 +119,8 @@ def test_component_of_another_framework_is_refused(team: Path, fastproj: Fastpro
     }
     listed = fastproj("components", cwd=team).stdout.partition("Not for this project:\n")[2]
     for name, reason in reasons.items():
-        result = fastproj("add", name, cwd=team)
-        assert (result.returncode, result.stderr) == (1, f"fastproj: {name}: {reason}\n")
+        result = fastproj("add", name, cwd=team, status=1)
+        assert result.stderr == f"fastproj: {name}: {reason}\n"
         assert re.search(f"^{name} +{re.escape(reason)}$", listed, re.MULTILINE)
 
 
@@ -141,11 +139,10 @@ def everything(folder: Path) -> dict[str, tuple[bytes, int]]:
 def test_dry_run_shows_the_changes_and_leaves_every_byte(team: Path, fastproj: Fastproj) -> None:
     before = everything(team)
     shown = fastproj("add", "one", "--dry-run", cwd=team)
-    assert shown.returncode == 0, shown.stderr
     assert everything(team) == before
     assert "+from one\n" in shown.stdout
     assert "+++ b/one.txt\n" in shown.stdout
-    assert fastproj("add", "one", cwd=team).returncode == 0
+    fastproj("add", "one", cwd=team)
     commit(team)
     before = everything(team)
     shown = fastproj("remove", "one", "--dry-run", cwd=team)
@@ -156,7 +153,7 @@ def test_dry_run_shows_the_changes_and_leaves_every_byte(team: Path, fastproj: F
 def test_adding_twice_and_removing_what_is_not_there_change_nothing(
     team: Path, fastproj: Fastproj
 ) -> None:
-    assert fastproj("add", "one", cwd=team).returncode == 0
+    fastproj("add", "one", cwd=team)
     commit(team)
     before = project_state(team)
     for command, message in {
@@ -164,43 +161,39 @@ def test_adding_twice_and_removing_what_is_not_there_change_nothing(
         "remove three": "does not have these",
     }.items():
         result = fastproj(*command.split(), cwd=team)
-        assert (result.returncode, result.stderr) == (0, "")
         assert message in result.stdout
         assert "nothing was changed" in result.stdout
     assert project_state(team) == before
 
 
 def test_add_goes_on_from_what_is_staged(team: Path, fastproj: Fastproj) -> None:
-    assert fastproj("add", "one", cwd=team).returncode == 0
+    fastproj("add", "one", cwd=team)
     staged = git(team, "write-tree")
     result = fastproj("add", "two", "--dry-run", cwd=team)
-    assert (result.returncode, "+two" in result.stdout) == (0, True), result.stderr
+    assert "+two" in result.stdout
     assert git(team, "write-tree") == staged
     result = fastproj("add", "two", cwd=team)
-    assert result.returncode == 0, result.stderr
     assert read_answers(team)["components"] == ["one", "two"]
     assert (team / "registry.txt").read_text().count("from ") == 2
     for undo in result.stdout.strip().splitlines()[-1:-4:-2]:
         subprocess.run(["sh", "-c", undo], cwd=team, check=True)
         assert git(team, "write-tree") == staged, undo
         assert read_answers(team)["components"] == ["one"]
-        assert fastproj("add", "two", cwd=team).returncode == 0
+        fastproj("add", "two", cwd=team)
     assert " restore --source=" in result.stdout
     (team / "registry.txt").write_text("mine, not staged\n")
-    refused = fastproj("add", "two", cwd=team)
-    assert (refused.returncode, "registry.txt changed" in refused.stderr) == (1, True)
+    refused = fastproj("add", "two", cwd=team, status=1)
+    assert "registry.txt changed" in refused.stderr
 
 
 def test_edited_files_are_merged_and_kept(team: Path, fastproj: Fastproj) -> None:
     edit(team / "registry.txt", "The components", "My components")
     commit(team)
-    result = fastproj("add", "one", cwd=team)
-    assert result.returncode == 0, result.stdout + result.stderr
+    fastproj("add", "one", cwd=team)
     assert (team / "registry.txt").read_text() == "My components.\n\nfrom one\n\nThe end.\n"
     (team / "one.txt").write_text("mine\n")
     commit(team)
     result = fastproj("remove", "one", cwd=team)
-    assert result.returncode == 0, result.stdout + result.stderr
     assert (team / "registry.txt").read_text() == "My components.\n\n\nThe end.\n"
     assert (team / "one.txt").read_text() == "mine\n"
     assert "yours     one.txt: kept with your changes" in result.stdout
@@ -218,7 +211,7 @@ def test_components_lists_each_in_a_line(team: Path, fastproj: Fastproj) -> None
         for heading, *lines in blocks
     }
     assert max(map(len, result.stdout.splitlines())) <= 79
-    assert fastproj("add", "two", cwd=team).returncode == 0
+    fastproj("add", "two", cwd=team)
     lines = fastproj("components", cwd=team).stdout.partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in lines] == ["one", "two", "three"]
     assert [line.split()[0] for line in lines if " installed " in line] == ["one", "two"]
@@ -235,17 +228,15 @@ REFUSED = {
 def test_refusal_is_one_line_and_changes_nothing(case: str, team: Path, fastproj: Fastproj) -> None:
     arguments, message = REFUSED[case]
     before = project_state(team)
-    result = fastproj(*arguments, cwd=team)
-    assert (result.returncode, result.stdout) == (2, "")
+    result = fastproj(*arguments, cwd=team, status=2)
+    assert result.stdout == ""
     assert message in result.stderr
-    assert result.stderr.count("\n") == 1
     assert project_state(team) == before
 
 
 def test_add_needs_committed_files(team: Path, fastproj: Fastproj) -> None:
     (team / "registry.txt").write_text("mine\n")
-    result = fastproj("add", "one", cwd=team)
-    assert result.returncode == 1
+    result = fastproj("add", "one", cwd=team, status=1)
     assert "registry.txt changed since the last commit" in result.stderr
     assert (team / "registry.txt").read_text() == "mine\n"
 
@@ -255,8 +246,7 @@ def test_project_of_a_version_without_components_is_updated_first(
 ) -> None:
     folder = make_project("v0.3.0")
     for arguments in (["components"], ["add", "ema"], ["remove", "ema"]):
-        result = fastproj(*arguments, cwd=folder)
-        assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+        result = fastproj(*arguments, cwd=folder, status=1)
         assert "fastproj status shows the newest one" in result.stderr
 
 
@@ -301,11 +291,10 @@ def test_update_takes_other_requirements_and_leaves_dropped_components_to_the_us
     case: str, team: Path, fastproj: Fastproj
 ) -> None:
     table, names, kept = OTHER_TABLES[case]
-    assert fastproj("add", "two", cwd=team).returncode == 0
+    fastproj("add", "two", cwd=team)
     commit(team)
     template = release(team, table)
     result = fastproj("update", "--template", str(template), cwd=team)
-    assert result.returncode == 0, result.stdout + result.stderr
     assert read_answers(team)["components"] == names
     registry = (team / "registry.txt").read_text()
     assert re.findall("from (.*)", registry) == names
@@ -339,8 +328,7 @@ def test_components_that_are_no_list_are_named(team: Path, fastproj: Fastproj) -
     edit(team / ".copier-answers.yml", "components: []", "components: 5")
     commit(team)
     for command in (["components"], ["add", "one"], ["update"]):
-        result = fastproj(*command, cwd=team)
-        assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+        result = fastproj(*command, cwd=team, status=1)
         assert "components is 5, which is no list" in result.stderr
 
 
@@ -358,7 +346,6 @@ def test_files_follow_a_renamed_folder(
     commit(fork)
     git(fork, "tag", "v0.4.0")
     result = fastproj("update", "--template", str(fork), cwd=folder)
-    assert result.returncode == 0, result.stdout + result.stderr
     assert (folder / "src/net/ema.py").exists()
     assert (folder / "src/net/deep/er.py").exists()
     assert not (folder / "src/proj").exists()
@@ -379,8 +366,7 @@ def test_folder_that_both_renamed_keeps_the_name_of_the_user(
     (fork / "project/src/{{ package }}/__init__.py").write_text("SHIM = 1\n")
     commit(fork)
     git(fork, "tag", "v0.4.0")
-    result = fastproj("update", "--template", str(fork), cwd=folder)
-    assert result.returncode == 0, result.stdout + result.stderr
+    fastproj("update", "--template", str(fork), cwd=folder)
     assert (folder / "src/net/ema.py").exists()
     assert "return 21" in (folder / "src/net/engine.py").read_text()
     shims = [file for file in folder.rglob("__init__.py") if "SHIM" in file.read_text()]

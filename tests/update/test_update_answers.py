@@ -17,7 +17,6 @@ def test_update_changes_answers(make_project: MakeProject, fastproj: Fastproj) -
     result = fastproj(
         "update", "--to", "v0.2.0", "--gpus", "8", "--components", "slurm", cwd=folder
     )
-    assert result.returncode == 0, result.stderr
     assert "gpus: 0 -> 8" in result.stdout
     assert (folder / "job.sbatch").is_file()
     assert "8 GPUs" in (folder / "README.md").read_text()
@@ -30,7 +29,6 @@ def test_update_changes_answers(make_project: MakeProject, fastproj: Fastproj) -
     assert recorded["_commit"] == "v0.2.0"
     commit(folder)
     result = fastproj("update", "--to", "v0.2.0", "--gpus", "0", cwd=folder)
-    assert result.returncode == 0, result.stderr
     assert "tensor_cores: bf16 -> (no longer asked)" in result.stdout
     assert "tensor_cores" not in read_answers(folder)
     commit(folder)
@@ -47,12 +45,10 @@ def test_edited_model_file_is_kept_also_with_another_model(
     own_model(folder)
     commit(folder)
     result = fastproj("update", "--gpus", "2", cwd=folder)
-    assert result.returncode == 0, result.stdout
     assert "yours     src/proj/model.py" in result.stdout
     assert model.read_text() == "# a network of my own\nSIZE = 99\n"
     git(folder, "reset", "-q", "--hard")
     result = fastproj("update", "--model", "two", cwd=folder)
-    assert result.returncode == 0, result.stdout
     assert "model: one -> two" in result.stdout
     assert (
         "yours     src/proj/model.py: kept with your changes; the template has a newer version"
@@ -65,8 +61,7 @@ def test_model_file_without_edits_becomes_the_new_models(
     make_project: MakeProject, fastproj: Fastproj
 ) -> None:
     folder = make_project("v0.1.0")
-    result = fastproj("update", "--model", "two", cwd=folder)
-    assert result.returncode == 0, result.stdout
+    fastproj("update", "--model", "two", cwd=folder)
     assert (folder / PACKAGE / "model.py").read_text().startswith("# the network two\n")
 
 
@@ -76,8 +71,7 @@ def test_older_version_keeps_the_edits(make_project: MakeProject, fastproj: Fast
     edited_another_function(folder)
     commit(folder)
     before = read_files(folder)
-    result = fastproj("update", "--to", "0.1.0", cwd=folder)
-    assert result.returncode == 0, result.stderr
+    fastproj("update", "--to", "0.1.0", cwd=folder)
     assert read_answers(folder)["_commit"] == "v0.1.0"
     assert lost_edits(folder, before, rendered) == []
 
@@ -85,24 +79,20 @@ def test_older_version_keeps_the_edits(make_project: MakeProject, fastproj: Fast
 @pytest.mark.usefixtures("small_template")
 def test_update_on_another_machine(fastproj: Fastproj, tmp_path: Path, home: Path) -> None:
     """The recorded location of the own template is the same on every machine, also with FASTPROJ_HOME."""
-    result = fastproj("new", "proj", "--yes", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
+    fastproj("new", "proj", "--yes", cwd=tmp_path)
     folder = tmp_path / "proj"
     other = tmp_path / "other"
     other.mkdir()
     shutil.copy(home / ".gitconfig", other / ".gitconfig")
-    result = fastproj("update", "--gpus", "2", cwd=folder, HOME=str(other))
-    assert result.returncode == 0, result.stderr
+    fastproj("update", "--gpus", "2", cwd=folder, HOME=str(other))
     assert read_answers(folder)["_src_path"] == "~/.fastproj/template.bundle"
     assert read_answers(folder)["gpus"] == 2
     git(folder, "reset", "-q", "--hard")
     (tmp_path / "file").touch()
-    result = fastproj("update", "--gpus", "2", cwd=folder, HOME=str(tmp_path / "file"))
-    assert result.returncode == 1
+    result = fastproj("update", "--gpus", "2", cwd=folder, HOME=str(tmp_path / "file"), status=1)
     assert "FASTPROJ_HOME" in result.stderr
     moved = {"HOME": str(tmp_path / "file"), "FASTPROJ_HOME": str(tmp_path / "moved")}
-    result = fastproj("update", "--gpus", "2", cwd=folder, **moved)
-    assert result.returncode == 0, result.stderr
+    fastproj("update", "--gpus", "2", cwd=folder, **moved)
     assert read_answers(folder)["_src_path"] == "~/.fastproj/template.bundle"
     assert str(tmp_path) not in git(folder, "diff", "--staged")
 
@@ -119,8 +109,7 @@ def test_version_that_looks_like_a_number(
     commit(fork)
     git(fork, "tag", tag)
     from_fork = ["--template", str(fork)]
-    result = fastproj("update", *from_fork, "--to", tag, cwd=folder)
-    assert result.returncode == 0, result.stderr
+    fastproj("update", *from_fork, "--to", tag, cwd=folder)
     assert read_answers(folder)["_commit"] == tag
     commit(folder)
     assert f"version   {tag}, the newest" in fastproj("status", cwd=folder).stdout
@@ -130,6 +119,5 @@ def test_version_that_looks_like_a_number(
     # as earlier versions wrote it
     edit(folder / ".copier-answers.yml", f"_commit: '{tag}'", f"_commit: {tag}")
     commit(folder)
-    result = fastproj("update", cwd=folder)
-    assert result.returncode == 0, result.stderr
+    fastproj("update", cwd=folder)
     assert read_answers(folder)["_commit"] == "2026.1"

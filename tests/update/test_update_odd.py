@@ -22,8 +22,8 @@ ENGINE = "src/proj/engine.py"
 def test_parent_folder_is_not_the_project(make_project: MakeProject, fastproj: Fastproj) -> None:
     folder = make_project()
     before = read_files(folder)
-    result = fastproj("update", "..", cwd=folder)
-    assert (result.returncode, "there is no .copier-answers.yml" in result.stderr) == (1, True)
+    result = fastproj("update", "..", cwd=folder, status=1)
+    assert "there is no .copier-answers.yml" in result.stderr
     assert read_files(folder) == before
 
 
@@ -31,7 +31,7 @@ def test_status_through_a_symlink(
     make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
 ) -> None:
     (tmp_path / "link").symlink_to(make_project("v0.3.0") / "src")
-    assert fastproj("status", str(tmp_path / "link")).returncode == 0
+    fastproj("status", str(tmp_path / "link"))
 
 
 def test_current_folder_is_removed_by_the_update(
@@ -40,11 +40,10 @@ def test_current_folder_is_removed_by_the_update(
     folder = make_project("v0.2.0")
     edit(folder / "src/proj/engine.py", "return 20", "return 21")
     commit(folder)
-    assert fastproj("update", "--components", "slurm", cwd=folder).returncode == 0
+    fastproj("update", "--components", "slurm", cwd=folder)
     commit(folder)
     result = fastproj("update", "--to", "v0.2.0", cwd=folder / "docs")
     assert not (folder / "docs").exists()
-    assert result.returncode == 0, result.stderr
     assert f"git -C {folder} commit" in result.stdout
 
 
@@ -52,8 +51,7 @@ def test_answer_of_another_type_is_converted(make_project: MakeProject, fastproj
     folder = make_project()
     edit(folder / ".copier-answers.yml", "gpus: 0", "gpus: '0'")
     commit(folder)
-    result = fastproj("update", cwd=folder)
-    assert result.returncode == 0, result.stderr
+    fastproj("update", cwd=folder)
     assert "gpus: 0\n" in (folder / ".copier-answers.yml").read_text()
 
 
@@ -65,8 +63,7 @@ def test_line_endings_of_the_answers_file_cause_no_conflict(
     edit(file, "_commit: v0.1.0\n", "_commit: 'v0.1.0'\n")
     file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
     commit(folder)
-    result = fastproj("update", cwd=folder)
-    assert result.returncode == 0, result.stdout
+    fastproj("update", cwd=folder)
     assert b"_commit: v0.3.0\r\n" in file.read_bytes()
 
 
@@ -82,12 +79,12 @@ def test_gitattributes_are_merged(
     result = fastproj("update", *from_fork, cwd=folder)
     assert (folder / ".gitattributes").read_text() == "*.bin binary\n", result.stderr
     commit(folder)
-    assert fastproj("update", "--to", "v0.3.0", cwd=folder).returncode == 0
+    fastproj("update", "--to", "v0.3.0", cwd=folder)
     assert not (folder / ".gitattributes").exists()
     git(folder, "reset", "-q", "--hard", "HEAD~1")
     (folder / ".gitattributes").write_text("# mine\n*.py text\n")
     commit(folder)
-    assert fastproj("update", *from_fork, cwd=folder).returncode == 4
+    fastproj("update", *from_fork, cwd=folder, status=4)
     text = (folder / ".gitattributes").read_text()
     assert "# mine\n*.py text\n" in text
     assert "*.bin binary\n" in text
@@ -101,8 +98,7 @@ def test_filter_of_the_project_applies_to_what_is_rendered(
     (folder / ".gitattributes").write_text("README.md filter=upper\n")
     git(folder, "add", "--renormalize", ".")
     commit(folder)
-    result = fastproj("update", cwd=folder)
-    assert (result.returncode, result.stderr) == (0, ""), result.stdout
+    fastproj("update", cwd=folder)
     assert "RELEASE 3." in git(folder, "show", ":README.md")
 
 
@@ -114,8 +110,7 @@ def test_conflict_in_skip_worktree_file_is_refused(
     commit(folder)
     git(folder, "update-index", "--skip-worktree", str(ENGINE))
     before = project_state(folder)
-    result = fastproj("update", cwd=folder)
-    assert (result.returncode, "--no-skip-worktree" in result.stderr) == (1, True)
+    assert "--no-skip-worktree" in fastproj("update", cwd=folder, status=1).stderr
     assert project_state(folder) == before
 
 
@@ -126,8 +121,8 @@ def test_untracked_folder_with_a_link_is_refused(
     (folder / "docs/new.md").mkdir(parents=True)
     (folder / "docs/new.md/data").symlink_to(tmp_path)
     before = read_files(folder)
-    result = fastproj("update", cwd=folder)
-    assert (result.returncode, "untracked files are in the way" in result.stderr) == (1, True)
+    refused = fastproj("update", cwd=folder, status=1)
+    assert "untracked files are in the way" in refused.stderr
     assert read_files(folder) == before
 
 
@@ -145,8 +140,7 @@ def test_update_does_not_call_git_per_file(
         f'#!/bin/sh\necho >> {tmp_path}/calls\nexec {git_itself} "$@"\n'
     )
     (tmp_path / "bin/git").chmod(0o755)
-    result = fastproj("update", cwd=folder, PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
-    assert result.returncode == 0, result.stderr
+    fastproj("update", cwd=folder, PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
     assert (tmp_path / "calls").read_text().count("\n") < 150
 
 
@@ -168,7 +162,7 @@ def test_output_cannot_be_faked_and_needs_no_encoding(
     git(fork, "tag", "v0.4.0")
     update = ["update", "--template", str(fork)]
     result = fastproj(*update, cwd=folder, PYTHONIOENCODING=encoding)
-    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stderr == ""
     named = result.stdout if encoding != "ascii" else result.stdout.replace("\\xe4", "ä")
     assert unnamed_paths(folder, named) == []
     assert all(line.isprintable() for line in result.stdout.splitlines())

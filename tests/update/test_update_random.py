@@ -16,8 +16,7 @@ def first(tmp_path_factory: pytest.TempPathFactory, fastproj: Fastproj) -> Path:
     folder = tmp_path_factory.mktemp("first")
     (folder / "template").mkdir()
     random_updates.write_template(folder / "template")
-    result = fastproj("new", "proj", "--yes", "--template", "template", cwd=folder)
-    assert result.returncode == 0, result.stderr
+    fastproj("new", "proj", "--yes", "--template", "template", cwd=folder)
     return folder
 
 

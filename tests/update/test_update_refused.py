@@ -30,10 +30,8 @@ def test_update_is_refused(
     shutil.copy(bundles[-1], tmp_path / "team.bundle")
     state(folder)
     before = read_files(tmp_path)
-    result = fastproj("update", cwd=folder)
-    assert result.returncode == 1, result.stdout
+    result = fastproj("update", cwd=folder, status=1)
     assert message in result.stderr
-    assert result.stderr.count("\n") == 1
     assert result.stdout == ""
     assert read_files(tmp_path) == before
 
@@ -57,7 +55,7 @@ def test_bad_option_is_a_one_line_error(
 ) -> None:
     folder = make_project()
     before = read_files(folder)
-    result = fastproj("update", *options, cwd=folder)
+    result = fastproj("update", *options, cwd=folder, status=None)
     assert result.returncode in (1, 2), result.stdout
     assert message in result.stderr
     assert result.stderr.count("\n") == 1

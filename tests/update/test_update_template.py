@@ -21,8 +21,7 @@ def test_fork_is_recorded_and_used_by_later_updates(
     commit(tmp_path / "work")
     git(tmp_path / "work", "tag", "v0.3.1")
     git(tmp_path, "clone", "-q", "--bare", "work", str(fork))
-    result = fastproj("update", "--template", f"file://{fork}", cwd=folder)
-    assert result.returncode == 0, result.stderr
+    fastproj("update", "--template", f"file://{fork}", cwd=folder)
     assert (folder / "team.txt").read_text() == "of the team\n"
     assert (read_answers(folder)["_src_path"], read_answers(folder)["_commit"]) == (
         f"file://{fork}",
@@ -49,7 +48,6 @@ def test_edited_file_that_the_template_moves_and_rewrites_is_kept(
     commit(fork)
     git(fork, "tag", "v0.4.0")
     result = fastproj("update", "--template", str(fork), cwd=folder)
-    assert result.returncode == 0, result.stdout + result.stderr
     assert (
         "yours     src/proj/engine.py: kept with your changes; it is no longer rendered"
         in result.stdout
@@ -73,9 +71,7 @@ def test_broken_bundle_is_a_one_line_error(
     else:
         bundle.mkdir()
     before = read_files(folder)
-    result = fastproj("update", cwd=folder)
-    assert result.returncode == 1
-    assert result.stderr.count("\n") == 1
+    result = fastproj("update", cwd=folder, status=1)
     assert "template" in result.stderr
     assert read_files(folder) == before
 
@@ -89,11 +85,11 @@ def test_old_or_missing_git_is_a_one_line_error(
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/git").write_text(f"#!/bin/sh\necho {said}\n")
     (tmp_path / "bin/git").chmod(0o755)
-    result = fastproj("update", cwd=make_project(), PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
-    assert result.returncode == 1
+    result = fastproj(
+        "update", cwd=make_project(), PATH=f"{tmp_path}/bin:{os.environ['PATH']}", status=1
+    )
     assert message in result.stderr
-    assert result.stderr.count("\n") == 1
-    result = fastproj("update", cwd=tmp_path / "proj", PATH=str(tmp_path))
+    result = fastproj("update", cwd=tmp_path / "proj", status=1, PATH=str(tmp_path))
     assert "install git" in result.stderr
 
 
@@ -107,9 +103,7 @@ def test_template_with_tasks_or_migrations_is_refused(
         questions.write_text(f"{key}:\n  - touch {tmp_path}/ran\n" + questions.read_text())
         commit(fork)
         git(fork, "tag", f"v1.{number}.0")
-        result = fastproj("update", "--template", str(fork), cwd=folder)
-        assert result.returncode == 1
-        assert result.stderr.count("\n") == 1
+        result = fastproj("update", "--template", str(fork), cwd=folder, status=1)
         assert key.removeprefix("_") in result.stderr
         git(fork, "reset", "-q", "--hard", "HEAD~1")
     assert read_files(folder) == before

@@ -15,7 +15,9 @@ from typing import Any
 from fastproj import scratch
 from fastproj.__main__ import main
 
-number, left, line = int(sys.argv[1]), [], 0
+number = int(sys.argv[1])
+left = []
+line = 0
 traced = (scratch.__file__, "contextlib.py")
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-package, folder = importlib.import_module(os.environ["PACKAGE"]), Path(os.environ["FOLDER"])
+package = importlib.import_module(os.environ["PACKAGE"])
+folder = Path(os.environ["FOLDER"])
 dist: Any = importlib.import_module("torch.distributed")
 rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
 sleep = time.sleep

@@ -13,7 +13,8 @@ from typing import Any
 from unittest import mock
 
 count, place, package, *options = sys.argv[1:]
-folder, loaded = Path(place), 0
+folder = Path(place)
+loaded = 0
 sys.argv = ["train", *options]
 data = importlib.import_module(f"{package}.data")
 get_item = data.Samples.__getitem__

@@ -94,7 +94,8 @@ def really_iterate(function: Callable[..., Iterator[Any]]) -> Callable[..., Iter
     """Return the function of an iterator, each of whose entries is made with real tensors."""
 
     def iterate(*args: Any) -> Iterator[Any]:
-        entries, end = function(*args), object()
+        entries = function(*args)
+        end = object()
         while (entry := really(next)(entries, end)) is not end:
             yield entry
 
@@ -160,8 +161,11 @@ def plant(prepare: Callable[..., Any], fault: str) -> Callable[..., Any]:
 
 def train_each(runs: Iterable[list[str]], fault: str) -> None:
     """Train with each list of options."""
-    loader, mode = modules["loader"], Mode(allow_non_fake_inputs=True)
-    load_sets, load, whole = really(modules["data"].load), loader.load_batch, loader.val_batches
+    loader = modules["loader"]
+    mode = Mode(allow_non_fake_inputs=True)
+    load_sets = really(modules["data"].load)
+    load = loader.load_batch
+    whole = loader.val_batches
 
     def load_streamed(cfg: Any) -> Any:
         train_set, *others = load_sets(cfg)

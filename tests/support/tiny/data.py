@@ -38,7 +38,8 @@ class Batches(Dataset[Any]):
     """Returns whole batches."""
 
     def __init__(self, inputs: Tensor, targets: Tensor) -> None:
-        self.inputs, self.targets = inputs, targets
+        self.inputs = inputs
+        self.targets = targets
 
     def __len__(self) -> int:
         return len(self.inputs)
