@@ -74,7 +74,7 @@ def fastproj(version: Annotated[bool, _VERSION] = False) -> None:
 
 @app.command(cls=PlainCommand)
 def detect(json: Json = False) -> None:
-    """Show this machine's hardware, from which `new` takes its default answers."""
+    """Show this machine's hardware, to which `new` fits a project."""
     from . import show
     from .creating.hardware import detect as detect_hardware
 
@@ -209,7 +209,10 @@ def components(
     project: ProjectFolder = Path(),
     json: Json = False,
 ) -> None:
-    """List the components, and mark those that a project has; or describe one."""
+    """List the components, or describe one.
+
+    The list marks those that the project has.
+    """
     from . import show
     from .updating.components import options_of, read_components
 

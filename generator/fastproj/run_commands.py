@@ -195,9 +195,10 @@ def compare(
     log: Annotated[bool, typer.Option("--log", help="Print the comparisons so far.")] = False,
     json: Json = False,
 ) -> None:
-    """Train candidates and a base with the same seeds, and say whether one is better.
+    """Say whether other options train better than the project's.
 
-    Ends as soon as the difference is clear. The same command goes on after Ctrl-C.
+    Trains both with the same seeds, and ends as soon as the difference is clear. The same command
+    goes on after Ctrl-C.
     """
     from . import show
     from .runs import compare as runs_compare

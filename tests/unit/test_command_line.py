@@ -51,6 +51,7 @@ def test_message_wraps_at_the_end_of_words(environment: dict[str, str]) -> None:
 def test_exit_statuses_are_documented(fastproj: Fastproj) -> None:
     """Each is held elsewhere: 1 and 2 by what `new` refuses, 3 by `status`, 128 + N by interrupted commands."""
     text = " ".join(fastproj("--help").stdout.split())
+    assert text.count("...") == 1, "no description is cut: [ARGS]..."
     page = (ROOT / "docs/reference/commands.md").read_text()
     for status, meaning in {
         "0": "success",
