@@ -84,7 +84,7 @@ def test_candidates_are_worse_or_not_shown_to_differ(fastproj: Fastproj, folder:
     high, other, crash = done.stdout.splitlines()
     assert re.fullmatch(
         r"optim.lr=5: worse: accuracy -0\.[23]\d* \(95%: -0.\d+ to -0.\d+, [34] pairs\); "
-        r"1\.00 times as fast \(95%: 1.00 to 1.00\)",
+        r"1\.000 times as fast \(95%: 1.000 to 1.000\)",
         high,
     ), high
     assert re.match(r"optim.lr=0.2: no difference shown: accuracy .*, 8 pairs\); ", other), other
@@ -120,7 +120,7 @@ def test_code_of_another_commit_is_the_base(fastproj: Fastproj, folder: Path) ->
     assert record["speed"] == pytest.approx(0.95, abs=0.01)
     assert record["commit"].endswith("-dirty")
     (folder / "src/proj/train.py").write_text("1.0\n")
-    assert "no difference shown: 1.00 times" in fastproj(*given, cwd=folder).stdout
+    assert "no difference shown: 1.000 times" in fastproj(*given, cwd=folder).stdout
     done = fastproj("compare", "--base", "gone", cwd=folder, status=2)
     assert "--base gone has no code of this project" in done.stderr
 

@@ -18,17 +18,20 @@ def gain(mine: Trial, base: Trial) -> float:
 def compared(effect: float, draw: random.Random, candidates: int = 1) -> list[Comparison]:
     """Compare candidates; the differences have a standard deviation of one."""
 
-    def measure(sides: list[float], _: int) -> list[Trial]:
-        return [Trial(1.0, metric=side + draw.gauss(0, math.sqrt(0.5))) for side in sides]
+    def measure(sides: dict[str, float], _: int) -> dict[str, Trial]:
+        return {
+            name: Trial(1.0, metric=side + draw.gauss(0, math.sqrt(0.5)))
+            for name, side in sides.items()
+        }
 
     turns = Turns(measure, PAIRS, difference=gain)
     sides = {str(number): effect for number in range(candidates)}
     return list(turns.compare(0.0, sides, {}).values())
 
 
-def equal_trials(sides: list[float], _: int) -> list[Trial]:
+def equal_trials(sides: dict[str, float], _: int) -> dict[str, Trial]:
     """Return the trials of sides that always measure the same."""
-    return [Trial(side, metric=side) for side in sides]
+    return {name: Trial(side, metric=side) for name, side in sides.items()}
 
 
 def clear(effect: float, count: int, candidates: int = 1) -> list[list[Estimate]]:
@@ -77,9 +80,9 @@ def test_one_pair_is_no_evidence() -> None:
 def test_sides_take_turns_and_a_crash_ends_them() -> None:
     order = []
 
-    def measure(sides: list[str], seed: int) -> list[Trial]:
-        order.append(f"{' '.join(sides)} {seed}")
-        return [Trial(1.0, problem="crashed" if side == "b" else "") for side in sides]
+    def measure(sides: dict[str, str], seed: int) -> dict[str, Trial]:
+        order.append(f"{' '.join(sides.values())} {seed}")
+        return {name: Trial(1.0, problem="crashed" if name == "b" else "") for name in sides}
 
     comparisons = Turns(measure, 2).compare("base", {"a": "a", "b": "b"}, {})
     assert order == ["base a b 0", "a base 1"]
@@ -95,8 +98,8 @@ def test_no_pair_begins_that_would_end_after_the_deadline() -> None:
 def test_pairs_go_on_until_the_interval_is_narrow_or_the_candidate_hopeless() -> None:
     draw = random.Random(2)  # noqa: S311
 
-    def measure(sides: list[float], _: int) -> list[Trial]:
-        return [Trial(side * (1 + 0.05 * draw.random())) for side in sides]
+    def measure(sides: dict[str, float], _: int) -> dict[str, Trial]:
+        return {name: Trial(side * (1 + 0.05 * draw.random())) for name, side in sides.items()}
 
     def pairs(turns: Turns[float]) -> int:
         return len(turns.compare(1.0, {"fast": 2.0}, {})["fast"].trials)

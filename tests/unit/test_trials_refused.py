@@ -55,7 +55,6 @@ BAD = {
         100_000 * "[" + "\n",
     ],
     "config.json": ["", "[]", "{}", '{"config": 5}', '{"config":' * 100_000],
-    "configs/default.yaml": ["a: [", "- 1\n", "\t", "&a [*a]\n", "5\n"],
     ".copier-answers.yml": ["components: 5\n", "components: {a: 1}\n", "- 1\n", "a: [\n"],
 }
 
@@ -77,7 +76,12 @@ ODD = {
         CONFIG.replace("4", "[1]"),
         CONFIG.replace("1}", "0}"),
     ],
-    "configs/default.yaml": ["trainer: 5\n", "trainer: {callbacks: [5, {class_path: [1]}]}\n"],
+    "configs/default.yaml": [
+        "a: [",
+        "5\n",
+        "trainer: 5\n",
+        "trainer: {callbacks: [5, {class_path: [1]}]}\n",
+    ],
     ".copier-answers.yml": ["framework: [1]\n", "framework: 5\n", "components: [5, [1]]\n"],
     "src/proj/model.py": ["\x00"],
 }

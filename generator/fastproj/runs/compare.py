@@ -8,7 +8,8 @@ import os
 import subprocess
 import tarfile
 import time
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import stdev
 from typing import Any, NamedTuple
@@ -17,9 +18,9 @@ from tqdm import tqdm
 
 from ..errors import FastprojError, UsageError, printable
 from .diagnosis import is_lower_better
-from .paired import Comparison, Trial, Turns
+from .paired import BASE, Comparison, Trial, Turns
 from .project import TrainedProject
-from .run import METRICS, Run, read_runs
+from .run import Run, read_runs
 from .times import samples_per_second
 from .training import Command, Training, train
 from .trials import Trainer
@@ -43,12 +44,10 @@ class Side:
         project = self.command.project
         options = [self.command.processes, self.command.given, self.arguments]
         content = hashlib.sha256(repr(options).encode())
-        files = [*(project.code / "src").rglob("*.py"), *(project.code / "configs").glob("*.yaml")]
-        for file in sorted(files):
+        code = project.code
+        for file in sorted([*code.glob("src/**/*.py"), *code.glob("configs/*.yaml")]):
             if file.is_file() and file.name != "tuned.yaml":
-                content.update(
-                    f"{file.relative_to(project.code)}\n".encode(errors="backslashreplace")
-                )
+                content.update(os.fsencode(f"{file.relative_to(code)}\n"))
                 content.update(file.read_bytes())
         return project.folder / "runs" / f"compare-{content.hexdigest()[:8]}-seed{seed}"
 
@@ -58,15 +57,24 @@ class Side:
         run = self.run(seed)
         place = [f"--{names.folder}={run.parent}", *names.resume.format(name=run.name).split()]
         options = [*place, f"--{names.seed}={seed}", *self.arguments]
-        variables = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait use no CPU time
-        return Training(self.command, options, run, counts_cpu, variables=variables)
+        return Training(self.command, options, run, counts_cpu)
 
 
 class Metric(NamedTuple):
     """What a comparison is about: a validation metric at the end of a run, or the speed."""
 
     name: str
-    lower_is_better: bool
+    lower_is_better: bool = False
+
+    def trial(self, run: Run) -> Trial:
+        """Return what a run measured."""
+        speed = samples_per_second(run) or 0.0
+        rows = run.of("val", self.name)
+        value = rows[-1][self.name] if rows else math.nan
+        if self.name == SPEED:
+            value = math.log(speed) if speed else math.nan
+        problem = "" if math.isfinite(value) else f"{self.name} is {value} at the end"
+        return Trial(speed, value, problem)
 
 
 def higher(mine: Trial, base: Trial) -> float:
@@ -74,57 +82,14 @@ def higher(mine: Trial, base: Trial) -> float:
     return mine.metric - base.metric
 
 
-@dataclass
-class Trials:
-    """Trains sides as ordinary runs."""
-
-    base: Side
-    named: str | None
-    """The metric that the user named."""
-    counts_cpu: bool
-    metric: Metric | None = field(default=None, init=False)
-
-    def measure(self, sides: list[Side], seed: int) -> list[Trial]:
-        """Train sides with a seed, unless they have been, and return their metric and speed."""
-        trainings = {}
-        for side in sides:
-            if _finished(side.run(seed)) is None:
-                trainings[side.name] = side.training(seed, self.counts_cpu)
-        train(list(trainings.values()))
-
-        trials = {}
-        for side in sorted(sides, key=lambda side: side is not self.base):  # the base first
-            training = trainings.get(side.name)
-            problem = training.problem if training else ""
-            if problem and side is self.base:
-                raise FastprojError(f"the base fails with seed {seed}: {problem}")
-            trials[side.name] = Trial(problem=problem) if problem else self._trial(side, seed)
-        return [trials[side.name] for side in sides]
-
-    def _trial(self, side: Side, seed: int) -> Trial:
-        (run,) = read_runs([side.run(seed)])
-        self.metric = self.metric or find_metric(run, self.named)
-        name = self.metric.name
-        speed = samples_per_second(run) or 0.0
-        rows = run.of("val", name)
-        value = rows[-1][name] if rows else math.nan
-        if name == SPEED:
-            value = math.log(speed) if speed else math.nan
-        problem = "" if math.isfinite(value) else f"{name} is {value} at the end"
-        return Trial(speed, metric=value, problem=problem)
-
-
-def _finished(folder: Path) -> Run | None:
-    """Return a run that has reached its last step."""
-    if not (folder / METRICS).is_file():
-        return None
+def is_finished(folder: Path) -> bool:
+    """Whether a run has reached its last step."""
     try:
         (run,) = read_runs([folder])
-    except FastprojError:  # killed before its first row: it is trained again
-        return None
+    except FastprojError:  # not begun, or killed before its first row
+        return False
     last = run.rows[-1]
-    is_finished = last["split"] == "val" and last["step"] == run.total_steps
-    return run if is_finished else None
+    return last["split"] == "val" and int(last["step"]) == run.total_steps
 
 
 def find_metric(run: Run, named: str | None) -> Metric:
@@ -173,39 +138,40 @@ def arguments(texts: list[str]) -> list[str]:
     return [f"--{text.lstrip('-')}" for text in texts]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Request:
     """What to compare."""
 
     trainer: Trainer
     candidates: list[list[str]]
     """Their options; without any, the working tree itself."""
-    base: str | None
-    """Commit of the base; the working tree without the options by default."""
-    metric: str | None
+    commit: str | None
+    """Of the base; the working tree without the options by default."""
+    named: str | None
+    """The metric that the user named."""
     seeds: int
     hours: float | None
+    metric: Metric | None = None
+    """Known from the first run."""
 
     def run(self) -> tuple[list[dict[str, Any]], bool]:
         """Return a record of each candidate, and whether it was interrupted."""
-        command = self.trainer.command
-        if not self.base:
-            return self._compare(Side("the recipe", command, []))
-        project = at_commit(command.project, self.base, self.trainer.folder / "base")
-        return self._compare(Side(self.base, replace(command, project=project), []))
-
-    def _compare(self, base: Side) -> tuple[list[dict[str, Any]], bool]:
         begin = time.monotonic()
+        command = self.trainer.command
+        project = command.project
         sides = {}
         for texts in self.candidates:
             name = " ".join(texts) or "the working tree"
-            sides[name] = Side(name, self.trainer.command, arguments(texts))
-        has_workers = any("num_workers" in str(texts) for texts in self.candidates)
-        trials = Trials(base, self.metric, self.trainer.counts_cpu({}) and not has_workers)
+            sides[name] = Side(name, command, arguments(texts))
+        if self.commit:
+            folder = self.trainer.folder / "base"
+            command = replace(command, project=at_commit(project, self.commit, folder))
+        base = Side(self.commit or "the recipe", command, [])
+
         comparisons: dict[str, Comparison] = {}
         deadline = math.inf if self.hours is None else begin + 3600 * self.hours
         bar = tqdm(total=self.seeds * (1 + len(sides)), unit=" runs", disable=None)
-        turns = Turns[Side](trials.measure, self.seeds, deadline, bar.update, higher)
+        turns = Turns(self.measure, self.seeds, deadline, bar.update, higher)
         interrupted = False
         try:
             turns.compare(base, sides, comparisons)
@@ -213,59 +179,70 @@ class Request:
             interrupted = True
         bar.close()
 
-        folder = self.trainer.command.project.folder
+        facts = {
+            "date": time.strftime("%Y-%m-%d %H:%M"),
+            "commit": _commit(project.folder),
+            "base": base.name,
+            "seconds": round(time.monotonic() - begin, 1),
+        }
+        metric = self.metric or Metric(self.named or "")
         records = []
         for name, comparison in comparisons.items():
-            facts = {
-                "date": time.strftime("%Y-%m-%d %H:%M"),
-                "commit": _commit(folder),
-                "base": base.name,
-                "candidate": name,
-                "seconds": round(time.monotonic() - begin, 1),
-            }
-            metric = trials.metric or Metric(self.metric or "", lower_is_better=False)
-            records.append(facts | record(comparison, metric))
+            records.append(facts | {"candidate": name} | record(comparison, metric))
         return records, interrupted
 
-
-def verdict(comparison: Comparison, metric: Metric) -> str:
-    """Return one of: crash, not compared, better, worse, no difference shown."""
-    if comparison.problem:
-        return "crash"
-    if len(comparison.trials) < 2:
-        return "not compared"
-    change = comparison.estimate(higher)
-    if not change.is_clear:
-        return "no difference shown"
-    return "worse" if (change.mean > 0) == metric.lower_is_better else "better"
+    def measure(self, sides: dict[str, Side], seed: int) -> dict[str, Trial]:
+        """Train sides with a seed, unless they have been; return what each measured."""
+        counts_cpu = self.trainer.counts_cpu({}) and "num_workers" not in str(self.candidates)
+        trainings = {}
+        for name, side in sides.items():
+            if not is_finished(side.run(seed)):
+                trainings[name] = side.training(seed, counts_cpu)
+        train(list(trainings.values()))
+        problems = {name: training.problem for name, training in trainings.items()}
+        if problem := problems.get(BASE):
+            raise FastprojError(f"the base fails with seed {seed}: {problem}")
+        trials = {}
+        for name in sorted(sides):  # the base first
+            problem = problems.get(name, "")
+            if problem:
+                trials[name] = Trial(problem=problem)
+                continue
+            (run,) = read_runs([sides[name].run(seed)])
+            self.metric = self.metric or find_metric(run, self.named)
+            trials[name] = self.metric.trial(run)
+        return trials
 
 
 def record(comparison: Comparison, metric: Metric) -> dict[str, Any]:
     """Return what a comparison says about its candidate."""
-    answer = verdict(comparison, metric)
-    facts: dict[str, Any] = {
-        "metric": metric.name,
-        "pairs": len(comparison.trials),
-        "verdict": answer,
-        "decision": {"better": "keep", "crash": "crash"}.get(answer, "discard"),
-    }
-    if answer == "crash":
-        return facts | {"text": f"crash: {comparison.problem}"}
-    if answer == "not compared":
-        reason = "fewer than two pairs were trained, which is no evidence"
-        return facts | {"text": f"not compared: {reason}"}
+    facts: dict[str, Any] = {"metric": metric.name, "pairs": len(comparison.trials)}
+    if comparison.problem:
+        text = f"crash: {comparison.problem}"
+        return facts | {"verdict": "crash", "decision": "crash", "text": text}
+    if len(comparison.trials) < 2:
+        text = "not compared: fewer than two pairs were trained, which is no evidence"
+        return facts | {"verdict": "not compared", "decision": "discard", "text": text}
 
-    change, low, high, pairs = comparison.estimate(higher)
-    facts |= {"change": change, "interval": [low, high]}
-    text = f"{answer}: "
+    estimate = comparison.estimate(higher)
+    change, low, high, pairs = estimate
+    verdict = "worse" if (change > 0) == metric.lower_is_better else "better"
+    if not estimate.is_clear:
+        verdict = "no difference shown"
+    text = f"{verdict}: "
     if metric.name != SPEED:
         text += f"{metric.name} {change:+.3g} (95%: {low:+.3g} to {high:+.3g}, {pairs} pairs); "
-    speed, low, high, _ = comparison.speed()
-    facts |= {"speed": speed, "speed_interval": [low, high]}
-    text += f"{speed:.2f} times as fast (95%: {low:.2f} to {high:.2f})"
-    if answer == "no difference shown":
-        text += _needed(comparison)
-    return facts | {"text": text}
+    speed = comparison.speed()
+    text += f"{speed.mean:.3f} times as fast (95%: {speed.low:.3f} to {speed.high:.3f})"
+    return facts | {
+        "verdict": verdict,
+        "decision": "keep" if verdict == "better" else "discard",
+        "text": text if estimate.is_clear else text + _needed(comparison),
+        "change": change,
+        "interval": [low, high],
+        "speed": speed.mean,
+        "speed_interval": [speed.low, speed.high],
+    }
 
 
 def _needed(comparison: Comparison) -> str:
@@ -318,10 +295,6 @@ def answers(records: list[dict[str, Any]]) -> str:
 
 def log_table(records: list[dict[str, Any]]) -> str:
     """Return the comparisons, one in a line."""
-    lines = []
-    for record in records:
-        cells = [record.get(name, "") for name in ("date", "commit", "decision")]
-        begin = "  ".join(printable(str(cell)) for cell in cells)
-        what = f"{record.get('candidate')} against {record.get('base')}"
-        lines.append(f"{begin}  {printable(what)}: {printable(str(record.get('text', '')))}")
+    line = "{date}  {commit}  {decision}  {candidate} against {base}: {text}"
+    lines = [printable(line.format_map(defaultdict(str, record))) for record in records]
     return "\n".join(lines) or "no comparison yet"

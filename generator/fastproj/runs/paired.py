@@ -16,6 +16,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 Side = TypeVar("Side")
 """What is trained: the base, or a candidate."""
+BASE = ""
+"""The name of the base among the sides."""
 ERROR = 0.05
 LAST = 0.03
 """Its part for the last look."""
@@ -160,8 +162,8 @@ def student_t_within(t: float, freedom: int) -> float:
 class Turns(Generic[Side]):
     """Makes the trials of comparisons."""
 
-    measure: Callable[[list[Side], int], list[Trial]]
-    """Trains sides with a seed."""
+    measure: Callable[[dict[str, Side], int], dict[str, Trial]]
+    """Trains sides with a seed; the base is named BASE."""
     most: int
     """Pairs of each comparison."""
     deadline: float = math.inf
@@ -195,15 +197,13 @@ class Turns(Generic[Side]):
         for seed in range(self.most):
             if not left or not self.has_time(1 + len(left)):
                 break
-            sides = {"": base} | {name: candidates[name] for name in left}
-            order = list(sides)[:: -1 if seed % 2 else 1]
+            sides = {BASE: base} | {name: candidates[name] for name in left}
             begin = time.monotonic()
-            measured = self.measure([sides[name] for name in order], seed)
-            trials = dict(zip(order, measured, strict=True))
-            self.longest_s = max(self.longest_s, (time.monotonic() - begin) / len(order))
-            self.tick(len(order))
+            trials = self.measure(dict(reversed(sides.items())) if seed % 2 else sides, seed)
+            self.longest_s = max(self.longest_s, (time.monotonic() - begin) / len(sides))
+            self.tick(len(sides))
             for name in left:
-                comparisons[name].add(trials[name], trials[""])
+                comparisons[name].add(trials[name], trials[BASE])
             left = [name for name in left if not self._is_over(comparisons[name])]
         return comparisons
 

@@ -171,9 +171,3 @@ def _record(file: Path) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise FastprojError(f"{file} does not describe a run: it is damaged, or of another program")
-
-
-def read_options(file: Path) -> Options:
-    """Return the options in the config.json of a run."""
-    options: Options = _record(file)["config"]
-    return options

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import FastprojError, printable
@@ -20,6 +20,14 @@ ROWS = 3
 LONGEST_S = 900.0
 """It fails if they take longer."""
 TURN_S = 0.1
+KEPT = str(2**32)
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_TRIM_THRESHOLD_": KEPT,
+    "MALLOC_MMAP_THRESHOLD_": KEPT,
+}
+"""glibc keeps freed memory: otherwise, one of two equal trainings can be a third slower."""
 NO_MEMORY = re.compile(
     "out of memory|can't allocate memory|cannot allocate memory|MemoryError|SIGKILL", re.IGNORECASE
 )
@@ -65,8 +73,6 @@ class Training:
     """It is ended when its rows have these seconds; by default, it trains to its last step."""
     deadline: float = math.inf
     """Of `time.monotonic`."""
-    variables: dict[str, str] = field(default_factory=dict)
-    """Variables of its environment."""
     problem: str = ""
     """Why it failed."""
 
@@ -78,12 +84,15 @@ class Training:
     def begin(self) -> None:
         """Start the process."""
         self.run.parent.mkdir(parents=True, exist_ok=True)
+        # what is printed is in the order of time, errors last
+        environment = self.command.project.environment() | {"PYTHONUNBUFFERED": "1"}
+        if self.counts_cpu:
+            environment = ONE_THREAD | environment
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 self.command.arguments(self.options, self.counts_cpu),
                 cwd=self.command.project.folder,
-                # what it prints is in the order of time, errors last
-                env=self.command.project.environment() | {"PYTHONUNBUFFERED": "1"} | self.variables,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ..template.yaml_file import read_yaml
 from .options import Options, as_arguments
 from .paired import Trial
 from .project import Machine, TrainedProject
-from .run import CONFIG, read_options, read_runs
+from .run import read_runs
 from .times import samples_per_second, seconds_per_step
 from .training import LONGEST_S, Command, Training, train
 
@@ -56,7 +56,7 @@ class Trainer:
         (run,) = read_runs([first.run])
         step_s = seconds_per_step(run)
         self.log_every = max(1, min(50, int(0.25 / step_s))) if step_s else 50
-        self.recipe = read_options(first.run / CONFIG)
+        self.recipe = dict(run.options)
         printed = first.log.read_text(encoding="utf-8", errors="replace")
         for name, line in AUTOMATIC.items():
             if self.recipe.get(name) == "auto" and (choice := line.search(printed)):
@@ -81,15 +81,17 @@ class Trainer:
         """Return the value in force of an option, given by its name in plain PyTorch."""
         return (kept or {}).get(option, self.recipe.get(self.project.names.name(option)))
 
-    def measure(self, sides: Sequence[Options], seed: int) -> list[Trial]:
+    def measure(self, sides: dict[str, Options], seed: int) -> dict[str, Trial]:
         """Train with the options of each side until its speed is known; all have one seed."""
-        trainings = [self._training(options, place) for place, options in enumerate(sides)]
-        train(trainings)
-        trials = []
-        for training in trainings:
+        trainings: dict[str, Training] = {}
+        for name, options in sides.items():
+            trainings[name] = self._training(options, len(trainings))
+        train(list(trainings.values()))
+        trials = {}
+        for name, training in trainings.items():
             run = None if training.problem else read_runs([training.run])[0]
             speed = samples_per_second(run) if run else None
-            trials.append(Trial(speed or 0.0, problem=training.problem))
+            trials[name] = Trial(speed or 0.0, problem=training.problem)
         return trials
 
     def counts_cpu(self, options: Options) -> bool:
@@ -103,27 +105,22 @@ class Trainer:
         shutil.rmtree(folder, ignore_errors=True)
         where = {names.folder: folder, names.run: "trial"}
         translated = names.translate(options) or {}
-        counts_cpu = self.counts_cpu(options)
         return Training(
             self.command,
             as_arguments(where | self._options() | translated),
             folder / "trial",
-            counts_cpu,
+            self.counts_cpu(options),
             max(self.seconds, 1e-3),
             min(time.monotonic() + LONGEST_S, self.deadline),
-            {"OMP_NUM_THREADS": "1"} if counts_cpu else {},
         )
 
     def _options(self) -> Options:
         """Return the options of all trials."""
         names = self.project.names
         options = names.trial | {names.name("log.every"): self.log_every}
-        file = self.project.code / "configs/default.yaml"
-        try:
-            trainer = read_yaml(file).get("trainer")
-        except ValueError as error:
-            reason = " ".join(str(error).split())
-            raise FastprojError(f"cannot read {file} ({reason}): correct it") from error
+        trainer = None
+        with suppress(ValueError):  # the training command says what is wrong
+            trainer = read_yaml(self.project.code / "configs/default.yaml").get("trainer")
         callbacks = trainer.get("callbacks") if isinstance(trainer, dict) else None
         if isinstance(callbacks, list):
             # Lightning refuses one that saves checkpoints if these are off.

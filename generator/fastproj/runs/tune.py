@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ..errors import FastprojError
 from .options import Options, as_text, nested
 from .paired import Comparison, Turns
@@ -57,17 +59,13 @@ class TuneResult:
         ]
         if self.gain.trials:
             lines.append(f"# Together: {self.gain.text()}.")
-        names = trainer.project.names
-        evidence = {names.name(option): text for option, text in self.evidence.items()}
-        for section, options in nested(names.translate(self.kept) or {}).items():
-            lines.append(f"{section}:")
-            for key, value in options.items():
-                name = f"{section}.{key}"
-                instead = f"instead of {json.dumps(trainer.recipe.get(name))}"
-                lines.append(f"  {key}: {json.dumps(value)}  # {instead}: {evidence[name]}")
+        for option, evidence in self.evidence.items():
+            instead = f"instead of {json.dumps(trainer.value(option))}"
+            lines.append(f"# {as_text({option: self.kept[option]})}, {instead}: {evidence}")
         if self.refused:
             lines += ["# Tried and not kept:", *(f"#   {reason}" for reason in self.refused)]
-        return "\n".join(lines) + "\n"
+        options = trainer.project.names.translate(self.kept) or {}
+        return "\n".join([*lines, yaml.safe_dump(nested(options), sort_keys=False)])
 
 
 def destination(folder: Path) -> Path:
@@ -92,8 +90,8 @@ def tune(
     """Go through the stages; `result` has what is known if this is interrupted."""
     for stage in stages:
         sides = candidates(trainer, stage, result.kept)
-        # the least evidence, twice, and then as much for all kept options together
-        if sides and not turns.has_time(3 * (1 + len(sides)) + 12):
+        # the least evidence, and then as much for the best and for all kept options together
+        if sides and not turns.has_time(2 * (1 + len(sides)) + 4):
             result.refused.append(f"{stage}: not tried, as the time was up")
             say(f"{stage:14} not tried, as the time was up")
         elif sides:
