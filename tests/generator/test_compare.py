@@ -131,7 +131,7 @@ def test_interrupted_comparison_goes_on(folder: Path, environment: dict[str, str
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=folder, env=environment, **pipes) as process:
         trained = folder / "trained"
-        while not trained.exists() or len(trained.read_text().splitlines()) < 3:
+        while not trained.exists() or len(trained.read_text().splitlines()) < 4:
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
