@@ -23,10 +23,9 @@ def measure(model: str, rounds: int) -> dict[str, Any]:
     """Render the project of a model, and measure its techniques."""
     with tempfile.TemporaryDirectory() as folder:
         project = render_project(Path(folder), "p", model, "--components", COMPONENTS)
-        bench = [sys.executable, "-m", "fastproj", "bench", "--rounds", str(rounds)]
-        bench += ["--python", sys.executable, "--output", folder]
-        subprocess.run(bench, check=True, cwd=project)
-        results: dict[str, Any] = json.loads(Path(folder, "bench.json").read_text())
+        bench = [sys.executable, "-m", "fastproj", "bench", "--json", "--rounds", str(rounds)]
+        bench += ["--python", sys.executable]
+        results: dict[str, Any] = json.loads(subprocess.check_output(bench, cwd=project))
         return results
 
 

@@ -51,7 +51,7 @@ def report(runs: Runs = None, output: Page = None, json: Json = False) -> None:
     """Summarize a run, or compare several. Writes a page with curves, times and events."""
     from . import show
     from .runs import summary
-    from .runs.report import write_page
+    from .runs.page import write_page
     from .runs.run import read_runs
 
     contents = read_runs(runs or [])
@@ -127,10 +127,6 @@ def bench(
     options: Given = None,
     processes: Processes = 1,
     python: Python = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder of bench.json; runs by default."),
-    ] = None,
     json: Json = False,
 ) -> None:
     """Measure how much faster each technique makes the training."""
@@ -138,12 +134,10 @@ def bench(
 
     from . import show
     from .runs import bench as results
-    from .runs.files import replace
     from .runs.paired import Comparison, Turns
     from .runs.project import find_project
 
     project = find_project(python)
-    file = (output or project.folder / "runs") / "bench.json"
     comparisons: dict[str, Comparison] = {}
     with trainer_of(project, options, processes, seconds) as trainer:
         techniques = results.applicable(trainer)
@@ -158,10 +152,7 @@ def bench(
             turns.compare(technique.without, {name: technique.enabled}, comparisons)
         bar.close()
     record = results.record(trainer, techniques, comparisons)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    replace(file, show.json_text(record) + "\n")
-    text = f"{results.table(record)}\n\n{file} has the rounds of each technique"
-    show.result(record | {"file": str(file)}, lambda _: text, json)
+    show.result(record, results.table, json)
 
 
 def compare(
@@ -202,14 +193,14 @@ def compare(
     """
     from . import show
     from .runs import compare as runs_compare
-    from .runs.project import find_project
+    from .runs.project import find_folder, find_project
 
-    project = find_project(python)
-    file = project.folder / "runs" / runs_compare.LOG
+    file = find_folder() / "runs" / runs_compare.LOG
     if log:
         records = runs_compare.read_log(file)
         show.result({"comparisons": records}, lambda _: runs_compare.log_table(records), json)
         return
+    project = find_project(python)
     candidates = candidates_of(options_of_candidate or [], candidate or [], base)
     with trainer_of(project, options, processes) as trainer:
         request = runs_compare.Request(trainer, candidates, base, metric, seeds, hours)

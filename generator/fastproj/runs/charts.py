@@ -1,9 +1,9 @@
-"""Charts as SVG, in the colors of the page around them."""
+"""What the charts of a page show; page.html.jinja draws them."""
 
 import math
 from dataclasses import dataclass
-from html import escape
 from itertools import chain, groupby
+from typing import NamedTuple
 
 from .run import Row, Run
 from .times import intervals
@@ -28,12 +28,6 @@ HUGE = 1e100
 """Values beyond these are not drawn."""
 WIDTH = 500
 HEIGHT = 280
-STYLE = """svg { font: 12px system-ui, sans-serif; fill: currentColor; }
-@media (max-width: 600px) { figure svg { font-size: 15px; } }
-svg .grid { stroke: #94a3b8; stroke-opacity: .3; }
-svg .line { fill: none; stroke-width: 1.6; stroke-linejoin: round; }
-svg .resume { stroke-dasharray: 2 3; }
-"""
 Point = tuple[float, float]
 
 
@@ -49,7 +43,7 @@ class Axis:
     def place(self, value: float) -> float:
         """Return the position of a number."""
         share = (value - self.low) / (self.high - self.low)
-        return self.first + share * (self.last - self.first)
+        return round(self.first + share * (self.last - self.first), 1)
 
     def ticks(self) -> list[float]:
         """Return about five round numbers."""
@@ -90,17 +84,32 @@ def names(runs: list[Run]) -> list[str]:
     return [name for name in ("loss", *metrics, *TITLES) if name in known]
 
 
-def curves(runs: list[Run]) -> list[tuple[str, str]]:
-    """Return a title and a chart for each metric and each number about the training."""
-    charts = []
-    for name in names(runs)[:MOST]:
-        title = TITLES.get(name, name)
-        charts.append((title, _svg(title, _curve(runs, name))))
-    return charts
+class Line(NamedTuple):
+    """A line with gaps; it has a dot where a point has no neighbor, or at each point."""
+
+    color: str
+    stretches: list[list[str]]
+    """The places of the points, such as 12.5,40.0, between two gaps."""
+    has_dots: bool
 
 
-def _curve(runs: list[Run], name: str) -> list[str]:
-    """Return the parts of the chart of one number over the steps; what is not finite is a gap."""
+class Chart(NamedTuple):
+    """A number over the steps; what is not finite is a gap."""
+
+    title: str
+    x: Axis
+    y: Axis
+    resumes: list[tuple[int, str]]
+    """Steps after which runs were resumed, with their colors."""
+    lines: list[Line]
+
+
+def curves(runs: list[Run]) -> list[Chart]:
+    """Return a chart for each metric and each number about the training."""
+    return [_chart(runs, name) for name in names(runs)[:MOST]]
+
+
+def _chart(runs: list[Run], name: str) -> Chart:
     trained = [_points(run.of("train", name), name) for run in runs]
     validated = [_points(run.of("val", name), name) for run in runs]
     steps: list[float] = []
@@ -111,19 +120,16 @@ def _curve(runs: list[Run], name: str) -> list[str]:
             values.append(value)
     x = axis(steps, 64, WIDTH - 30)
     y = axis(values, HEIGHT - 44, 10)
-    parts = _grid(x, y)
+    chart = Chart(TITLES.get(name, name), x, y, [], [])
     for place, run in enumerate(runs):
         mine = color(place)
         starts = [part.before for part in intervals(run)[1:] if part.starts]
-        for step in starts[:: len(starts) // MOST + 1]:
-            at = f"{x.place(step):.1f}"
-            line = f'<line class="resume" x1="{at}" x2="{at}" y1="10" y2="{y.first}"'
-            parts.append(f'{line} stroke="{mine}"/>')
-        parts.append(_line(trained[place], x, y, mine))
+        chart.resumes.extend((step, mine) for step in starts[:: len(starts) // MOST + 1])
         other = mine if len(runs) > 1 else COLORS[1]
         has_dots = len(validated[place]) < 60
-        parts.append(_line(validated[place], x, y, other, has_dots))
-    return parts
+        chart.lines.append(Line(mine, _stretches(trained[place], x, y), has_dots=False))
+        chart.lines.append(Line(other, _stretches(validated[place], x, y), has_dots))
+    return chart
 
 
 def _points(rows: list[Row], name: str) -> list[Point]:
@@ -149,49 +155,10 @@ def _is_drawn(value: float) -> bool:
     return abs(value) < HUGE  # not if it is NaN
 
 
-def _line(
-    points: list[Point],
-    x: Axis,
-    y: Axis,
-    stroke: str,
-    dots: bool = False,
-) -> str:
-    """Return a line with gaps, and a dot at each point or where a point has no neighbor."""
-    parts = []
+def _stretches(points: list[Point], x: Axis, y: Axis) -> list[list[str]]:
+    """Return the places of the points, without those that are not drawn."""
+    stretches = []
     for is_drawn, group in groupby(points, key=lambda point: _is_drawn(point[1])):
-        places = [f"{x.place(step):.1f},{y.place(value):.1f}" for step, value in group if is_drawn]
-        if len(places) > 1:
-            parts.append(f'<polyline class="line" stroke="{stroke}" points="{" ".join(places)}"/>')
-        for place in places if dots or len(places) == 1 else []:
-            left, top = place.split(",")
-            parts.append(f'<circle cx="{left}" cy="{top}" r="2.5" fill="{stroke}"/>')
-    return "".join(parts)
-
-
-def _grid(x: Axis, y: Axis) -> list[str]:
-    """Return the lines of the scales, and their numbers."""
-    middle = (x.first + x.last) / 2
-    parts = [_text(middle, HEIGHT - 6, "step", "middle")]
-    for tick in y.ticks():
-        top = y.place(tick)
-        parts.append(f'<path class="grid" d="M{x.first:.1f} {top:.1f}H{x.last:.1f}"/>')
-        parts.append(_text(x.first - 6, top + 4, f"{tick:,.6g}", "end"))
-    for tick in x.ticks():
-        if tick == int(tick):
-            label = f"{tick:,.0f}" if tick < 1e7 else f"{tick:.3g}"
-            parts.append(_text(x.place(tick), HEIGHT - 24, label, "middle"))
-    return parts
-
-
-def _text(
-    left: float,
-    top: float,
-    text: str,
-    anchor: str,
-) -> str:
-    return f'<text x="{left:.1f}" y="{top:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _svg(title: str, parts: list[str]) -> str:
-    begin = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
-    return f"{begin}<title>{escape(title)}</title>{''.join(parts)}</svg>"
+        if is_drawn:
+            stretches.append([f"{x.place(step)},{y.place(value)}" for step, value in group])
+    return stretches

@@ -225,15 +225,15 @@ def record(comparison: Comparison, metric: Metric) -> dict[str, Any]:
         return facts | {"verdict": "not compared", "decision": "discard", "text": text}
 
     estimate = comparison.estimate(higher)
-    change, low, high, pairs = estimate
+    change, low, high, _ = estimate
     verdict = "worse" if (change > 0) == metric.lower_is_better else "better"
     if not estimate.is_clear:
         verdict = "no difference shown"
     text = f"{verdict}: "
     if metric.name != SPEED:
-        text += f"{metric.name} {change:+.3g} (95%: {low:+.3g} to {high:+.3g}, {pairs} pairs); "
+        text += f"{metric.name} {change:+.3g} (95%: {low:+.3g} to {high:+.3g}); "
+    text += comparison.speed_text()
     speed = comparison.speed()
-    text += f"{speed.mean:.3f} times as fast (95%: {speed.low:.3f} to {speed.high:.3f})"
     return facts | {
         "verdict": verdict,
         "decision": "keep" if verdict == "better" else "discard",

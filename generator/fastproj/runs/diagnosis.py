@@ -124,6 +124,14 @@ def _overfitting(run: Run) -> str:
     )
 
 
+def metrics(runs: list[Run]) -> list[str]:
+    """Return the metrics of the validations that are described: the loss first."""
+    names = set[str]()
+    for run in runs:
+        names.update(run.columns["val"])
+    return ["loss", *sorted(names - {"loss", "step", "seconds"})][:METRICS]
+
+
 def best_row(run: Run, metric: str) -> Row | None:
     """Return the validation with the best value of a metric, if it is known which is better."""
     lower_is_better = is_lower_better(run, metric)
@@ -181,11 +189,7 @@ def _other_data(runs: list[Run], differing: dict[str, list[str]]) -> str:
 def _compare_results(runs: list[Run]) -> list[str]:
     """Name the runs with the best and the worst value of each metric."""
     findings = []
-    metrics = set[str]()
-    for run in runs:
-        metrics.update(run.columns["val"])
-    metrics.discard("loss")
-    for metric in ["loss", *sorted(metrics)][:METRICS]:
+    for metric in metrics(runs):
         best = {run: row[metric] for run in runs if (row := best_row(run, metric))}
         if len(best) > 1:
             low, *_, high = sorted(best, key=best.__getitem__)

@@ -105,16 +105,18 @@ class Comparison:
         mean, low, high, pairs = self.estimate()
         return Estimate(math.exp(mean), math.exp(low), math.exp(high), pairs)
 
+    def speed_text(self) -> str:
+        """Return how many times as fast the candidate is, with the interval."""
+        mean, low, high, pairs = self.speed()
+        return f"{mean:.3f} times as fast (95%: {low:.3f} to {high:.3f}, {pairs} pairs)"
+
     def text(self) -> str:
         """Return how much faster the candidate is."""
         if self.problem or not self.trials:
             return self.problem or "not measured"
-        mean, low, high, pairs = self.speed()
-        ratio = f"{mean:.2f} times as fast"
-        if pairs < 2:
-            return f"{ratio} in one pair, which is no evidence"
-        ratio += f" (95%: {low:.2f} to {high:.2f}, {pairs} pairs)"
-        return ratio if self.estimate().is_clear else f"no difference shown: {ratio}"
+        if len(self.trials) < 2:
+            return f"{self.speed().mean:.2f} times as fast in one pair, which is no evidence"
+        return ("" if self.estimate().is_clear else "no difference shown: ") + self.speed_text()
 
 
 def estimate(differences: list[float], error: float) -> Estimate:

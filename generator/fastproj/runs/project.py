@@ -75,14 +75,18 @@ class TrainedProject:
             ) from error
 
 
-def find_project(python: Path | None) -> TrainedProject:
-    """Return the project of the present folder, or of a folder above it."""
+def find_folder() -> Path:
+    """Return the folder of the project that the present folder is in."""
     here = Path.cwd()
-    folders = [folder for folder in (here, *here.parents) if (folder / ANSWERS_FILE).is_file()]
-    if not folders:
-        raise FastprojError(f"{here} is not in a rendered project: it has no {ANSWERS_FILE}")
-    folder = folders[0]
+    for folder in (here, *here.parents):
+        if (folder / ANSWERS_FILE).is_file():
+            return folder
+    raise FastprojError(f"{here} is not in a rendered project: it has no {ANSWERS_FILE}")
 
+
+def find_project(python: Path | None) -> TrainedProject:
+    """Return the project that the present folder is in."""
+    folder = find_folder()
     packages = [file.parent.name for file in folder.glob("src/*/train.py")]
     if len(packages) != 1:
         raise FastprojError(

@@ -11,7 +11,6 @@ STAGES = (
     "compile",
     "batch",
     "workers",
-    "prefetch",
     "pinning",
     "cache",
 )
@@ -22,14 +21,14 @@ def candidates(trainer: Trainer, stage: str, kept: Options) -> dict[str, Options
     names = trainer.project.names
     in_force = trainer.recipe | (names.translate(kept) or {})
     candidates = {}
-    for options in _stages(trainer, kept)[stage]:
+    for options in _stages(trainer)[stage]:
         translated = names.translate(options)
         if translated is not None and not translated.items() <= in_force.items():
             candidates[as_text(options)] = options
     return candidates
 
 
-def _stages(trainer: Trainer, kept: Options) -> dict[str, list[Options]]:
+def _stages(trainer: Trainer) -> dict[str, list[Options]]:
     """Return what each stage tries; nothing if it does not apply here."""
     switch = [True, False]
     precisions = ["bf16", "tf32", "fp16", "fp32"] if trainer.on_gpu else ["bf16", "fp32"]
@@ -43,9 +42,6 @@ def _stages(trainer: Trainer, kept: Options) -> dict[str, list[Options]]:
         "compile": _each("speed.compile", ["model", "off"]),
         "batch": _batches(trainer),
         "workers": _each("loader.num_workers", [*workers, most]),
-        "prefetch": _each(
-            "loader.prefetch_factor", [4, 8] if trainer.value("loader.num_workers", kept) else []
-        ),
         "pinning": _each("loader.pin_memory", switch if trainer.on_gpu else []),
         "cache": [{"cache.enabled": True, "cache.where": where} for where in cached if has_cache],
     }

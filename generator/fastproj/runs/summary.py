@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from ..errors import printable
-from .diagnosis import METRICS, best_row, compare, diagnose, duration, is_lower_better
+from .diagnosis import best_row, compare, diagnose, duration, is_lower_better, metrics
 from .run import Row, Run
 from .times import events, phases, samples_per_second
 
@@ -37,8 +37,7 @@ def _facts(run: Run) -> dict[str, str]:
     facts = {"steps": f"{run.rows[-1]['step']:,}{total}"}
     if trained := run.of("train", "loss"):
         facts["training loss"] = _last(trained, "loss")
-    metrics = run.columns["val"].keys() - {"step", "seconds", "loss"}
-    for name in ["loss", *sorted(metrics)][:METRICS]:
+    for name in metrics([run]):
         if rows := run.of("val", name):
             facts[f"validation {name}"] = _last(rows, name)
         if best := best_row(run, name):

@@ -69,12 +69,8 @@ class TuneResult:
 
 
 def destination(folder: Path) -> Path:
-    """Return the file to write, unless it is someone else's, or elsewhere through a link."""
+    """Return the file to write, unless it is someone else's."""
     file = folder / FILE
-    if file.resolve() != folder.resolve() / FILE:
-        raise FastprojError(
-            f"{file} is elsewhere through a link: put a folder or file in its place"
-        )
     if file.exists() and not file.read_bytes().startswith(MARK.encode()):
         raise FastprojError(f"{file} exists and is not written by tune: rename it")
     return file
