@@ -195,9 +195,6 @@ def _next_steps(result: UpdateResult, merge: Merge) -> dict[str, list[str]]:
     if result.conflicts:
         commit = [f"{git} cherry-pick --continue"]
         undo = undo[1:]
-    if not undo:  # git would refuse to abort, and to restore files in conflict
-        without_conflicts = f"{git} read-tree --reset {merge.tree[:12]}"
-        undo = [f"{without_conflicts} && {git} {restore} && {git} cherry-pick --quit"]
     return {"next": commit, "undo": undo}
 
 

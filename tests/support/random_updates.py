@@ -188,7 +188,7 @@ def attempt(
     if git(project, "status", "--porcelain"):
         commit(project)
     before = read_files(project)
-    result = fastproj("update", cwd=project)
+    result = fastproj("update", cwd=project, status=None)
     problems = _problems(project, before, result, mine, theirs)
     steps = [f"template: {step}" for step in theirs.done] + [f"user: {step}" for step in mine.done]
     return [f"{problem} | {'; '.join(steps)}\n{result.stdout}" for problem in problems]
@@ -237,7 +237,7 @@ def _problems(
         saved = project.with_name("saved")
         shutil.copytree(project, saved, symlinks=True)
         git(saved, "status")
-        undo = result.stdout.strip().splitlines()[step]
+        undo = result.stdout.strip().splitlines()[step].strip()
         subprocess.run(undo, shell=True, cwd=saved, capture_output=True, check=False)  # noqa: S602
         if read_files(saved) != before or git(saved, "status", "--porcelain"):
             problems.append(f"undo fails: {undo}")

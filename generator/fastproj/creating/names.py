@@ -12,8 +12,9 @@ _DEPENDENCIES = """
 accelerate alembic conftest copier fastproj fastproj_cli jsonargparse lightning matplotlib mlflow
 mlflow_skinny mypy numpy onnxruntime onnxscript optuna packaging pandas pandas_stubs peft pil
 pillow pip pyarrow pytest pytest_timeout pytorch_lightning pytorch_optimizer pyyaml ray ruff
-safetensors scikit_learn scipy setuptools sklearn sqlalchemy tensorboard tokenizers torch torchao
-torchmetrics torchrun torchvision tqdm trackio transformers types_pyyaml types_tqdm wandb yaml
+safetensors scikit_learn scipy setuptools simplejpeg sklearn sqlalchemy tensorboard tokenizers
+torch torchao torchmetrics torchrun torchvision tqdm trackio transformers types_pyyaml types_tqdm
+wandb yaml
 """
 """What rendered projects import, and their tools: a package of that name would hide it."""
 
