@@ -96,11 +96,11 @@ def tune(
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise UsageError(f"there is no stage {unknown[0]}: choose from {', '.join(STAGES)}")
     deadline = time.monotonic() + 60 * minutes
-    project = find_project(python)
+    project = find_project(python, options, processes)
     file = destination(project.folder)
     result = TuneResult()
     interrupted = False
-    with trainer_of(project, options, processes, seconds, deadline) as trainer:
+    with trainer_of(project, seconds, deadline) as trainer:
         bar = tqdm(unit=" trials", disable=None)
         say = partial(bar.write, file=sys.stderr if json else sys.stdout)
         turns = Turns(trainer.measure, rounds, deadline, bar.update, longest_s=trainer.first_s)
@@ -137,9 +137,9 @@ def bench(
     from .runs.paired import Comparison, Turns
     from .runs.project import find_project
 
-    project = find_project(python)
+    project = find_project(python, options, processes)
     comparisons: dict[str, Comparison] = {}
-    with trainer_of(project, options, processes, seconds) as trainer:
+    with trainer_of(project, seconds) as trainer:
         techniques = results.applicable(trainer)
         chosen = names or list(techniques)
         if unknown := [name for name in chosen if name not in techniques]:
@@ -200,9 +200,9 @@ def compare(
         records = runs_compare.read_log(file)
         show.result({"comparisons": records}, lambda _: runs_compare.log_table(records), json)
         return
-    project = find_project(python)
+    project = find_project(python, options, processes)
     candidates = candidates_of(options_of_candidate or [], candidate or [], base)
-    with trainer_of(project, options, processes) as trainer:
+    with trainer_of(project) as trainer:
         request = runs_compare.Request(trainer, candidates, base, metric, seeds, hours)
         results, interrupted = request.run()
     if not interrupted:
@@ -216,6 +216,8 @@ def compare(
 
 def candidates_of(options: list[str], others: list[str], base: str | None) -> list[list[str]]:
     """Return the options of each candidate; none of them if it is the working tree itself."""
+    from .runs.project import words
+
     candidates = [words(text, "--candidate") for text in others]
     if options or (base and not candidates):
         candidates.insert(0, options)
@@ -224,31 +226,17 @@ def candidates_of(options: list[str], others: list[str], base: str | None) -> li
     return candidates
 
 
-def words(text: str | None, option: str) -> list[str]:
-    """Return the words of an option, as a shell does."""
-    import shlex
-
-    try:
-        return shlex.split(text or "")
-    except ValueError as error:
-        raise UsageError(f"{option} cannot be read ({error}): quote them as in a shell") from error
-
-
 @contextmanager
 def trainer_of(
     project: "TrainedProject",
-    given: str | None,
-    processes: int,
     seconds: float = 0.0,
     deadline: float = float("inf"),
 ) -> "Iterator[Trainer]":
     """Return what trains a project, with a temporary folder, after its first trial."""
     import tempfile
 
-    from .runs.training import Command
     from .runs.trials import Trainer
     from .scratch import scratch_folder
 
-    command = Command(project, words(given, "--options"), processes)
     with scratch_folder(Path(tempfile.gettempdir()), "trials") as folder:
-        yield Trainer(command, seconds, folder, deadline)
+        yield Trainer(project, seconds, folder, deadline)

@@ -91,7 +91,7 @@ def record(
     return {
         "machine": trainer.machine.text,
         "framework": trainer.project.framework,
-        "processes": trainer.processes,
+        "processes": trainer.project.processes,
         "techniques": entries,
     }
 

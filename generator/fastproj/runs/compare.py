@@ -22,7 +22,7 @@ from .paired import BASE, Comparison, Trial, Turns
 from .project import TrainedProject
 from .run import Run, read_runs
 from .times import samples_per_second
-from .training import Command, Training, train
+from .training import Training, train
 from .trials import Trainer
 
 LOG = "experiments.jsonl"
@@ -36,13 +36,13 @@ class Side:
     """What is compared: code, and options of its training command."""
 
     name: str
-    command: Command
+    project: TrainedProject
     arguments: list[str]
 
     def run(self, seed: int) -> Path:
         """Return the folder of the run with a seed; other code or options have another one."""
-        project = self.command.project
-        options = [self.command.processes, self.command.given, self.arguments]
+        project = self.project
+        options = [project.processes, project.given, self.arguments]
         content = hashlib.sha256(repr(options).encode())
         code = project.code
         for file in sorted([*code.glob("src/**/*.py"), *code.glob("configs/*.yaml")]):
@@ -53,11 +53,11 @@ class Side:
 
     def training(self, seed: int, counts_cpu: bool) -> Training:
         """Return the training with a seed, which resumes one that was killed."""
-        names = self.command.project.names
+        names = self.project.names
         run = self.run(seed)
         place = [f"--{names.folder}={run.parent}", *names.resume.format(name=run.name).split()]
         options = [*place, f"--{names.seed}={seed}", *self.arguments]
-        return Training(self.command, options, run, counts_cpu)
+        return Training(self.project, options, run, counts_cpu)
 
 
 class Metric(NamedTuple):
@@ -157,16 +157,15 @@ class Request:
     def run(self) -> tuple[list[dict[str, Any]], bool]:
         """Return a record of each candidate, and whether it was interrupted."""
         begin = time.monotonic()
-        command = self.trainer.command
-        project = command.project
+        project = self.trainer.project
         sides = {}
         for texts in self.candidates:
             name = " ".join(texts) or "the working tree"
-            sides[name] = Side(name, command, arguments(texts))
+            sides[name] = Side(name, project, arguments(texts))
+        base = Side("the recipe", project, [])
         if self.commit:
-            folder = self.trainer.folder / "base"
-            command = replace(command, project=at_commit(project, self.commit, folder))
-        base = Side(self.commit or "the recipe", command, [])
+            code = at_commit(project, self.commit, self.trainer.folder / "base")
+            base = Side(self.commit, code, [])
 
         comparisons: dict[str, Comparison] = {}
         deadline = math.inf if self.hours is None else begin + 3600 * self.hours

@@ -2,12 +2,13 @@
 
 import json
 import os
+import shlex
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import FastprojError
+from ..errors import FastprojError, UsageError
 from ..template.answers import ANSWERS_FILE
 from ..template.yaml_file import read_answers
 from .frameworks import Framework, framework
@@ -46,6 +47,10 @@ class TrainedProject:
     python: Path
     code: Path
     """The folder with `src` and `configs`: the project's, or a copy of another commit's."""
+    given: list[str]
+    """Options of the user for all trainings."""
+    processes: int
+    """Processes that train together."""
 
     @property
     def names(self) -> Framework:
@@ -55,6 +60,20 @@ class TrainedProject:
     def environment(self) -> dict[str, str]:
         """Return the environment in which Python finds the package without installing it."""
         return {**os.environ, "PYTHONPATH": str(self.code / "src")}
+
+    def command(self, options: list[str], counts_cpu: bool) -> list[str]:
+        """Return the training command with options."""
+        command = [str(self.python)]
+        if counts_cpu:
+            command.append(str(Path(__file__).with_name("cpu_clock.py")))
+        if self.processes > 1:
+            torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+            command += [*torchrun, str(self.processes)]
+            if self.names.ranks:
+                options = [*options, f"--{self.names.ranks}={self.processes}"]
+        command += ["-m", f"{self.package}.train", *self.names.words]
+        config = self.code / "configs/default.yaml"
+        return [*command, "--config", str(config), *self.given, *options]
 
     def machine(self) -> Machine:
         """Ask the project's torch about the machine."""
@@ -84,7 +103,7 @@ def find_folder() -> Path:
     raise FastprojError(f"{here} is not in a rendered project: it has no {ANSWERS_FILE}")
 
 
-def find_project(python: Path | None) -> TrainedProject:
+def find_project(python: Path | None, given: str | None, processes: int) -> TrainedProject:
     """Return the project that the present folder is in."""
     folder = find_folder()
     packages = [file.parent.name for file in folder.glob("src/*/train.py")]
@@ -113,4 +132,14 @@ def find_project(python: Path | None) -> TrainedProject:
         components=list(map(str, components)),
         python=interpreter.absolute(),
         code=folder,
+        given=words(given, "--options"),
+        processes=processes,
     )
+
+
+def words(text: str | None, option: str) -> list[str]:
+    """Return the words of an option, as a shell does."""
+    try:
+        return shlex.split(text or "")
+    except ValueError as error:
+        raise UsageError(f"{option} cannot be read ({error}): quote them as in a shell") from error

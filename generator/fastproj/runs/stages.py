@@ -32,7 +32,7 @@ def _stages(trainer: Trainer) -> dict[str, list[Options]]:
     """Return what each stage tries; nothing if it does not apply here."""
     switch = [True, False]
     precisions = ["bf16", "tf32", "fp16", "fp32"] if trainer.on_gpu else ["bf16", "fp32"]
-    most = max(trainer.machine.cores // trainer.processes, 1)
+    most = max(trainer.machine.cores // trainer.project.processes, 1)
     workers = [count for count in (0, 1, 2, 4, 8) if count < most]
     cached = ["memory", "device"] if trainer.on_gpu else ["memory"]
     has_cache = "cache" in trainer.project.components
@@ -77,7 +77,7 @@ def accumulated(trainer: Trainer, batch_size: int) -> Options:
 def samples_of_step(trainer: Trainer) -> int:
     """Return the samples of a step and rank."""
     if total := _number(trainer, "train.global_batch_size"):
-        return total // trainer.processes
+        return total // trainer.project.processes
     accumulation_steps = _number(trainer, "train.gradient_accumulation_steps")
     return _number(trainer, "train.batch_size") * accumulation_steps
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import FastprojError, printable
-from .options import as_arguments
 from .project import TrainedProject
 from .run import METRICS, read_rows
 
@@ -33,37 +32,11 @@ NO_MEMORY = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Command:
-    """The training command of a project."""
-
-    project: TrainedProject
-    given: list[str]
-    """Options of the user for all trainings."""
-    processes: int
-
-    def arguments(self, options: list[str], counts_cpu: bool) -> list[str]:
-        """Return the program and its arguments."""
-        project = self.project
-        words = [str(project.python)]
-        if counts_cpu:
-            words.append(str(Path(__file__).with_name("cpu_clock.py")))
-        if self.processes > 1:
-            torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-            words += [*torchrun, str(self.processes)]
-            options += as_arguments(
-                {project.names.ranks: self.processes} if project.names.ranks else {}
-            )
-        words += ["-m", f"{project.package}.train", *project.names.words]
-        words += ["--config", str(project.code / "configs/default.yaml")]
-        return [*words, *self.given, *options]
-
-
 @dataclass
 class Training:
     """A training that writes a run."""
 
-    command: Command
+    project: TrainedProject
     options: list[str]
     run: Path
     """Folder of the run; a file `.log` beside it has the output."""
@@ -85,13 +58,13 @@ class Training:
         """Start the process."""
         self.run.parent.mkdir(parents=True, exist_ok=True)
         # what is printed is in the order of time, errors last
-        environment = self.command.project.environment() | {"PYTHONUNBUFFERED": "1"}
+        environment = self.project.environment() | {"PYTHONUNBUFFERED": "1"}
         if self.counts_cpu:
             environment = ONE_THREAD | environment
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                self.command.arguments(self.options, self.counts_cpu),
-                cwd=self.command.project.folder,
+                self.project.command(self.options, self.counts_cpu),
+                cwd=self.project.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -136,7 +109,7 @@ class Training:
     def end(self) -> None:
         """End all its processes."""
         with suppress(subprocess.TimeoutExpired):
-            if self.command.processes > 1:  # ranks have sessions of their own; torchrun ends them
+            if self.project.processes > 1:  # ranks have sessions of their own; torchrun ends them
                 self.process.terminate()
                 self.process.wait(60)
         self.send(signal.SIGKILL)

@@ -16,7 +16,7 @@ from .paired import Trial
 from .project import Machine, TrainedProject
 from .run import read_runs
 from .times import samples_per_second, seconds_per_step
-from .training import LONGEST_S, Command, Training, train
+from .training import LONGEST_S, Training, train
 
 WORKERS = "loader.num_workers"
 AUTOMATIC = {
@@ -30,7 +30,7 @@ AUTOMATIC = {
 class Trainer:
     """Makes trials of a project."""
 
-    command: Command
+    project: TrainedProject
     seconds: float
     """Shortest time for which a trial is measured."""
     folder: Path
@@ -63,16 +63,6 @@ class Trainer:
                 self.recipe[name] = int(choice[1]) if choice[1].isdigit() else choice[1]
 
     @property
-    def project(self) -> TrainedProject:
-        """The project that is trained."""
-        return self.command.project
-
-    @property
-    def processes(self) -> int:
-        """Processes that train together."""
-        return self.command.processes
-
-    @property
     def on_gpu(self) -> bool:
         """Whether the project trains on a GPU."""
         return self.machine.device != "cpu"
@@ -96,7 +86,7 @@ class Trainer:
 
     def counts_cpu(self, options: Options) -> bool:
         """Whether CPU time tells the speed: on a CPU, where nothing is done in other processes."""
-        is_alone = self.processes == 1 and not self.value(WORKERS, options)
+        is_alone = self.project.processes == 1 and not self.value(WORKERS, options)
         return is_alone and not self.on_gpu
 
     def _training(self, options: Options, place: int) -> Training:
@@ -106,7 +96,7 @@ class Trainer:
         where = {names.folder: folder, names.run: "trial"}
         translated = names.translate(options) or {}
         return Training(
-            self.command,
+            self.project,
             as_arguments(where | self._options() | translated),
             folder / "trial",
             self.counts_cpu(options),

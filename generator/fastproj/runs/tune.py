@@ -54,7 +54,7 @@ class TuneResult:
         """Return the content of configs/tuned.yaml."""
         date = time.strftime("%Y-%m-%d")
         lines = [
-            f"{MARK} on {date}: {trainer.machine.text}, processes: {trainer.processes}.",
+            f"{MARK} on {date}: {trainer.machine.text}, processes: {trainer.project.processes}.",
             f"# Its options override those of the recipe: {USE}",
         ]
         if self.gain.trials:
