@@ -14,8 +14,8 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 PARTS := check generator engine template projects components recipes cpus
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal --durations=20
 EVERY := EVERY_TEST=1 $(PYTEST)
-# The code that benchmarks/density.py checks: so far without tests.
-PLAIN := generator benchmarks template/components template/data template/models template/frameworks template/project
+# The code that benchmarks/density.py checks.
+PLAIN := generator benchmarks template/components template/data template/models template/frameworks template/project tests
 # The environment of `make docs`: mkdocs and the program, without what the tests need.
 DOCS_VENV := build/docs-venv
 DOCS_BIN := $(abspath $(DOCS_VENV))/bin

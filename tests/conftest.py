@@ -37,7 +37,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only `make test-all` runs; without a GPU, skip its tests, which fail with REQUIRE_GPU=1.
+    """Leave out what only `make test-all` runs.
+
+    Without a GPU, skip its tests, which fail with REQUIRE_GPU=1.
 
     Each worker of pytest-xdist starts with an equal part of the list, so each part starts with long
     tests.
@@ -94,7 +96,12 @@ def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFacto
     """Run the real program without a terminal, as a script does."""
     elsewhere = tmp_path_factory.mktemp("cwd")
 
-    def run(*arguments: str, cwd: Path = elsewhere, status: int | None = 0, **changes: str) -> Done:
+    def run(
+        *arguments: str,
+        cwd: Path = elsewhere,
+        status: int | None = 0,
+        **changes: str,
+    ) -> Done:
         return checked(run_fastproj(arguments, cwd, environment | changes), status)
 
     return run
@@ -138,14 +145,24 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def render_release(
     bundles: list[Path], fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory
 ) -> MakeProject:
-    """A project of each release, rendered by the real program; its template's bundle is then replaced by the newest."""
+    """A project of each release, rendered by the real program.
+
+    Its template's bundle is then replaced by the newest.
+    """
     make_project: dict[str, Path] = {}
 
     def make(version: str = "v0.1.0") -> Path:
         if version not in make_project:
             folder = tmp_path_factory.mktemp("rendered")
             shutil.copy(bundles[VERSIONS.index(version)], folder / "team.bundle")
-            fastproj("new", "proj", "--yes", "--template", str(folder / "team.bundle"), cwd=folder)
+            fastproj(
+                "new",
+                "proj",
+                "--yes",
+                "--template",
+                str(folder / "team.bundle"),
+                cwd=folder,
+            )
             shutil.copy(bundles[-1], folder / "team.bundle")
             make_project[version] = folder / "proj"
         return make_project[version]
@@ -165,7 +182,7 @@ def make_project(render_release: MakeProject, tmp_path: Path) -> MakeProject:
 
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Bundles of the programs of three releases, of a development version, and of an archive without history."""
+    """Bundles of three releases, of a development version, and of an archive without history."""
     folder = tmp_path_factory.mktemp("packed")
     checkout = Repository(folder / "checkout")
     commits = checkout.three_releases()
@@ -186,7 +203,10 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, dict[str, str]]:
-    """A repository with three releases, each with its own commit; tests that change it clone it first."""
+    """A repository with three releases, each with its own commit.
+
+    Tests that change it clone it first.
+    """
     repository = Repository(tmp_path_factory.mktemp("origin"))
     return repository, repository.three_releases()
 
@@ -204,7 +224,13 @@ def released(
     def render(version: str, model: str) -> Path:
         fastproj("new", "x", "--yes", cwd=tmp_path_factory.mktemp("home"))
         folder = tmp_path_factory.mktemp("released") / "proj"
-        command = [sys.executable, str(PROGRAMS / "render_release.py"), str(folder), version, model]
+        command = [
+            sys.executable,
+            str(PROGRAMS / "render_release.py"),
+            str(folder),
+            version,
+            model,
+        ]
         subprocess.run(command, env=environment, check=True, capture_output=True)
         git(folder, "init", "-q")
         commit(folder)

@@ -15,13 +15,16 @@ from program import Fastproj, render_once
 
 @pytest.fixture(scope="session", autouse=True)
 def quiet_trackers(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep what trackers write outside of a run's folder with the tests, before one of them is imported."""
+    """Keep what trackers write outside of a run's folder with the tests."""
     os.environ |= {"TRACKIO_DIR": str(tmp_path_factory.mktemp("trackio")), "WANDB_SILENT": "true"}
 
 
 @pytest.fixture(scope="session")
 def package(fastproj: Fastproj, shared_folder: Path) -> MakePackage:
-    """Render the project of a model, with components, and import it; several can be imported beside each other."""
+    """Render the project of a model, with components, and import it.
+
+    Several can be imported beside each other.
+    """
 
     @cache
     def render(model: str, *components: str) -> Package:
@@ -51,7 +54,11 @@ def tiny(package: MakePackage, tmp_path_factory: pytest.TempPathFactory) -> Make
 
 
 @pytest.fixture
-def p(request: pytest.FixtureRequest, package: MakePackage, tiny: MakePackage) -> Package:
+def p(
+    request: pytest.FixtureRequest,
+    package: MakePackage,
+    tiny: MakePackage,
+) -> Package:
     """The project that a file tests: that of its `MODEL`, or else the small problems."""
     model = getattr(request.module, "MODEL", None)
     project: Package = package(model) if model else tiny()
@@ -60,7 +67,10 @@ def p(request: pytest.FixtureRequest, package: MakePackage, tiny: MakePackage) -
 
 @pytest.fixture(scope="session")
 def lightning(fastproj: Fastproj, shared_folder: Path) -> LightningProject:
-    """Render the project of a model with Lightning, and import it; several can be imported beside each other."""
+    """Render the project of a model with Lightning, and import it.
+
+    Several can be imported beside each other.
+    """
 
     @cache
     def render(model: str) -> WithLightning:

@@ -34,7 +34,11 @@ def tiny(mlp: Package, tmp_path_factory: pytest.TempPathFactory) -> Package:
     return copy
 
 
-def train_here(p: Package, folder: Path, *options: str) -> dict[str, float]:
+def train_here(
+    p: Package,
+    folder: Path,
+    *options: str,
+) -> dict[str, float]:
     """Train in this process; the run is `folder/a`."""
     cfg = p.config.parse(p.arguments(folder, *options))
     results: dict[str, float] = p.train.train(cfg)
@@ -45,7 +49,11 @@ def losses(folder: Path) -> list[float]:
     return [row["loss"] for row in rows(folder, "train")]
 
 
-LOSSES = [("mlp", 1, 1), ("mlp", 2, 2), ("resnet", 1, 1)]
+LOSSES = [
+    ("mlp", 1, 1),
+    ("mlp", 2, 2),
+    ("resnet", 1, 1),
+]
 if EVERY:
     LOSSES = [(model, 1, 1) for model in MODELS]
     LOSSES += [(model, 1, 4) for model in MODELS]
@@ -102,14 +110,24 @@ if int(sys.argv.pop(1)) > 1:
     DDP.__init__, distributed.destroy_process_group = remember, check
 train.main()
 """
-"""Trains, and requires that DDP is gone before its process group: else a rank could hang at its end,
-as DDP then joins a thread of gloo while it holds the GIL, which that thread may need to free a tensor.
+"""Trains, and requires that DDP is gone before its process group.
+
+Else a rank could hang at its end,.
+as DDP then joins a thread of gloo while it holds the GIL, which that thread may need.
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["counted", "counted_on_host"])
-@pytest.mark.parametrize(("ranks", "parts"), [(1, 1), (1, 4), (2, 1), (2, 4)])
+@pytest.mark.parametrize(
+    ("ranks", "parts"),
+    [
+        (1, 1),
+        (1, 4),
+        (2, 1),
+        (2, 4),
+    ],
+)
 def test_gradient_of_a_step_is_that_of_the_mean_over_all_that_counts(
     tiny: Package, tmp_path: Path, kind: str, ranks: int, parts: int
 ) -> None:
@@ -125,7 +143,13 @@ def test_gradient_of_a_step_is_that_of_the_mean_over_all_that_counts(
     program = tmp_path / "program.py"
     program.write_text(DDP_FIRST.format(tiny.name))
     arguments = tiny.arguments(tmp_path, *step)
-    run_python(tiny.root, str(program), f"{ranks}", *arguments, ranks=ranks)
+    run_python(
+        tiny.root,
+        str(program),
+        f"{ranks}",
+        *arguments,
+        ranks=ranks,
+    )
     wanted = expected(tiny, UNEVEN)
     optimizer = torch.load(checkpoints(tmp_path)[-1] / "optimizer.bin", weights_only=True)
     check(gradients(optimizer), wanted)
@@ -135,7 +159,11 @@ def test_gradient_of_a_step_is_that_of_the_mean_over_all_that_counts(
 
 @pytest.mark.parametrize(
     ("hardware", "kind", "processes", "precision"),
-    [("cpu", "NO", 1, "no"), ("gpu", "NO", 1, "fp16"), ("nodes", "MULTI_GPU", 16, "bf16")],
+    [
+        ("cpu", "NO", 1, "no"),
+        ("gpu", "NO", 1, "fp16"),
+        ("nodes", "MULTI_GPU", 16, "bf16"),
+    ],
 )
 def test_answers_reach_the_config_file_of_accelerate(
     project: Project, hardware: str, kind: str, processes: int, precision: str
@@ -159,7 +187,13 @@ def test_accelerate_launches_two_processes_with_the_precision_of_its_file(
     options = mlp.arguments(tmp_path, *SHORT, "--speed.precision=auto")
     program = ["--num_processes=2", "-m", f"{mlp.name}.train", *options]
     command = ["-m", "accelerate.commands.launch", "--main_process_port=0"]
-    done = run_in(mlp.root, sys.executable, *command, f"--config_file={file}", *program)
+    done = run_in(
+        mlp.root,
+        sys.executable,
+        *command,
+        f"--config_file={file}",
+        *program,
+    )
     assert "on 2 x cpu, mixed precision bf16" in done.stdout
     assert len(losses(tmp_path)) == 12
 
@@ -254,7 +288,11 @@ def test_time_limit_and_number_of_checkpoints_act(tiny: Package, tmp_path: Path)
 def test_best_of_one_metric_is_not_compared_with_another(
     tiny: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiny.train, "evaluate", lambda *_: {"loss": 9.0, "score": 0.5})
+    monkeypatch.setattr(
+        tiny.train,
+        "evaluate",
+        lambda *_: {"loss": 9.0, "score": 0.5},
+    )
     train_here(tiny, tmp_path, *SHORT)
     train_here(tiny, tmp_path, *SHORT, "--train.monitor=score", "--train.monitor_mode=max")
     best = json.loads((tmp_path / "a/best/validation.json").read_text())

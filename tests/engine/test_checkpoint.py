@@ -1,4 +1,4 @@
-"""Checkpoints: damage, full and read-only disks, two processes at once, older runs, weights for others."""
+"""Checkpoints: damage, full and read-only disks, two processes at once, older runs."""
 
 import contextlib
 import hashlib
@@ -69,7 +69,17 @@ def test_what_a_crash_or_a_user_left_does_not_stop_a_resume(
     elif left == "some rows":
         log.write_text("".join(lines[:3]) + lines[3][:20])
     elif left == "garbage in rows":
-        log.write_text("".join([*lines, "[]\n", "{}\n", "1\n", '{"step": null}\n']))
+        log.write_text(
+            "".join(
+                [
+                    *lines,
+                    "[]\n",
+                    "{}\n",
+                    "1\n",
+                    '{"step": null}\n',
+                ]
+            )
+        )
     elif left == "lock":
         (folder / ".lock").write_text("garbage")
     elif left == "link":
@@ -97,7 +107,14 @@ def test_only_the_newest_checkpoints_and_the_best_one_are_kept(p: Package, tmp_p
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize(("keep", "left"), [(1, [8]), (2, [6, 8]), (3, [3, 6, 8])])
+@pytest.mark.parametrize(
+    ("keep", "left"),
+    [
+        (1, [8]),
+        (2, [6, 8]),
+        (3, [3, 6, 8]),
+    ],
+)
 def test_only_intact_checkpoints_count_as_those_to_keep(
     p: Package, tmp_path: Path, damage: str, keep: int, left: list[int]
 ) -> None:
@@ -164,7 +181,13 @@ def test_run_that_another_process_trains_is_not_even_read(p: Package, tmp_path: 
     lock = f"import fcntl, sys; file = open({str(tmp_path / 'a/.lock')!r}, 'a'); "
     lock += "fcntl.lockf(file, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
     with subprocess.Popen(
-        [sys.executable, "-c", lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [
+            sys.executable,
+            "-c",
+            lock,
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as other:
         assert other.stdout
         other.stdout.readline()
@@ -180,7 +203,15 @@ def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
     def make(options: str) -> Path:
         disk.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)]
+        command = [
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            options,
+            "tmpfs",
+            str(disk),
+        ]
         if subprocess.run(command, check=False, capture_output=True).returncode != 0:
             pytest.skip("needs root, to mount a disk: sudo make test")
         return disk
@@ -214,7 +245,13 @@ def test_full_disk_is_one_line_of_two_ranks_with_shards(
     p = tiny("fsdp")
     disk = mount("size=200k")
     options = ["--train.steps=99", "--train.eval_every=1", "--run.keep=99", "--fsdp.enabled=true"]
-    done = p.finish(disk, *options, "--train.batch_size=8", ranks=2, expect=1)
+    done = p.finish(
+        disk,
+        *options,
+        "--train.batch_size=8",
+        ranks=2,
+        expect=1,
+    )
     assert "No space left" in done.stderr or "cannot write" in done.stderr
     assert p.checkpoint.newest(disk / "a/checkpoints") is not None
 

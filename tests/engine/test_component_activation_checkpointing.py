@@ -1,4 +1,7 @@
-"""Activation checkpointing: what is computed twice, random numbers and statistics, ranks, copies."""
+"""Activation checkpointing.
+
+What is computed twice, random numbers and statistics, ranks, copies.
+"""
 
 import copy
 from collections.abc import Callable
@@ -12,7 +15,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.flop_counter import FlopCounterMode
 
-MODES: list[dict[str, Any]] = [{"mode": "blocks"}, {"mode": "ops"}, {"mode": "blocks", "every": 2}]
+MODES: list[dict[str, Any]] = [
+    {"mode": "blocks"},
+    {"mode": "ops"},
+    {"mode": "blocks", "every": 2},
+]
 
 
 class Mixed(nn.Module):
@@ -115,7 +122,8 @@ def test_compiled_blocks_have_the_same_gradients(
     torch.manual_seed(0)
     net = Net()
     for block in net.blocks:
-        setattr(block.get_submodule("cumulative"), "momentum", 0.1)  # noqa: B010  # torch cannot compile None
+        # torch cannot compile None
+        setattr(block.get_submodule("cumulative"), "momentum", 0.1)  # noqa: B010
     expected = trained(copy.deepcopy(net))
     converted = convert(net, **options)
     for block in converted.get_submodule("blocks").children():

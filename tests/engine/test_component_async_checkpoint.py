@@ -1,4 +1,7 @@
-"""async-checkpoint: SIGKILL at file operations, a full disk on two ranks, copies of tied weights."""
+"""async-checkpoint.
+
+SIGKILL at file operations, a full disk on two ranks, copies of tied weights.
+"""
 
 import json
 import random
@@ -52,7 +55,13 @@ def test_checkpoint_that_cannot_be_written_ends_both_ranks_with_one_line(
 ) -> None:
     (tmp_path / "a/checkpoints").mkdir(parents=True)
     (tmp_path / "a/checkpoints/.partial").touch()  # in the place of a folder
-    run = tiny(NAME).start(tmp_path, *ASYNC, f"--train.{ends}", "--train.batch_size=4", ranks=2)
+    run = tiny(NAME).start(
+        tmp_path,
+        *ASYNC,
+        f"--train.{ends}",
+        "--train.batch_size=4",
+        ranks=2,
+    )
     done = run.finish()
     assert [process.exitcode for process in run.processes] == [1, 1]
     # torchrun ends the second before it prints

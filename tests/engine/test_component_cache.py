@@ -1,4 +1,4 @@
-"""The cache: every kind of dataset, several processes that write at once, what makes a new file, and failures."""
+"""The cache: kinds of datasets, several processes that write, what makes a new file, failures."""
 
 import dataclasses
 import multiprocessing
@@ -40,7 +40,14 @@ def test_each_kind_of_dataset_trains_as_without(
         assert rows(tmp_path / name) == rows(tmp_path / "without")
 
 
-@pytest.mark.parametrize(("where", "pinned"), [("disk", True), ("memory", True), ("device", False)])
+@pytest.mark.parametrize(
+    ("where", "pinned"),
+    [
+        ("disk", True),
+        ("memory", True),
+        ("device", False),
+    ],
+)
 def test_batches_are_pinned_where_they_are_in_host_memory(
     p: Package, where: str, pinned: bool
 ) -> None:
@@ -68,7 +75,12 @@ class Boxes:
         return samples
 
 
-def opened(p: Package, dataset: Any, where: str, folder: Path) -> Any:
+def opened(
+    p: Package,
+    dataset: Any,
+    where: str,
+    folder: Path,
+) -> Any:
     """Return a dataset with its cache."""
     cache = p.__getattr__("components.cache")
     found = (cache.OnDisk if where == "disk" else cache.InMemory)(dataset)
@@ -110,19 +122,18 @@ def test_parts_of_any_type_and_size_are_kept(p: Package, tmp_path: Path) -> None
         torch.float64,
         torch.complex64,
     ]
-    samples = [
-        tuple((torch.arange(size) % 2 + number).to(kind) for size, kind in enumerate(kinds))
-        for number in range(9)
-    ]
+
+    def sample(number: int) -> tuple[torch.Tensor, ...]:
+        return tuple((torch.arange(size) % 2 + number).to(it) for size, it in enumerate(kinds))
+
+    samples = [sample(number) for number in range(9)]
     for where in ("disk", "memory"):
         cached = opened(p, samples, where, tmp_path / where)
         for _ in range(2):
             for indices in ([3], [8, 1, 1]):
                 found = cached.__getitems__(indices)
-                expected = tuple(
-                    torch.stack([samples[index][part] for index in indices])
-                    for part in range(len(kinds))
-                )
+                chosen = [samples[index] for index in indices]
+                expected = tuple(map(torch.stack, zip(*chosen, strict=True)))
                 assert equal(found, expected)
                 assert [part.dtype for part in found] == kinds
 
@@ -156,7 +167,15 @@ def train_images(p: Package, folder: Path, *more: str) -> None:
 def test_changed_config_or_files_make_a_new_file(images: Package, tmp_path: Path) -> None:
     write_images(tmp_path / "images", 30)
     found = []
-    for number, more in enumerate([(), (), ("--data.size=12",), ("--optim.lr=1e-3",), ()]):
+    for number, more in enumerate(
+        [
+            (),
+            (),
+            ("--data.size=12",),
+            ("--optim.lr=1e-3",),
+            (),
+        ]
+    ):
         if number == 4:
             write_images(tmp_path / "images", 2, 100)
         train_images(images, tmp_path / f"run{number}", *more)
@@ -167,7 +186,13 @@ def test_changed_config_or_files_make_a_new_file(images: Package, tmp_path: Path
 def key(p: Package, path: Path, **changes: Any) -> str:
     """Return the key of a cache of images in a folder."""
     cfg = p.data.DataConfig(path=path)
-    spec = p.data.Spec(3, 16, ("class0", "class1"), (0.5,), (0.5,))
+    spec = p.data.Spec(
+        3,
+        16,
+        ("class0", "class1"),
+        (0.5,),
+        (0.5,),
+    )
     made = p.components.cache.Cache(p.components.cache.CacheConfig(), None)
     return str(made._fingerprint(cfg, dataclasses.replace(spec, **changes)))
 
@@ -283,7 +308,11 @@ def test_processes_that_write_at_the_same_time_leave_whole_records(
         cached.__getitems__([8])
 
 
-def test_full_disk_is_one_line(p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_one_line(
+    p: Package,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 

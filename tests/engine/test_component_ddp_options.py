@@ -44,7 +44,14 @@ def test_gradients_are_averaged_in_bf16(package: MakePackage, tmp_path: Path) ->
 def test_fsdp_is_refused_by_name(package: MakePackage) -> None:
     p = package("mlp", "ddp-options", "fsdp")
     cfg = p.options("--ddp_options.enabled=true", "--fsdp.enabled=true")
-    components = p.components.build_components(cfg, p.distributed.World(0, 2, torch.device("cpu")))
+    components = p.components.build_components(
+        cfg,
+        p.distributed.World(
+            0,
+            2,
+            torch.device("cpu"),
+        ),
+    )
     with pytest.raises(
         p.errors.UserError, match="ddp_options.enabled and fsdp.enabled exclude each other"
     ):

@@ -1,4 +1,7 @@
-"""Debugging tools: where the first NaN is, each wrong gradient, when synchronization is reported, and refusals."""
+"""Debugging tools.
+
+Where the first NaN is, each wrong gradient, when synchronization is reported, and refusals.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +20,11 @@ def test_first_bad_output_and_gradient_are_named(tiny: MakePackage) -> None:
     p = tiny("debug")
     refused = p.errors.UserError
     find_nan = p.components.debug.find_nan
-    net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Linear(2, 1))
+    net = nn.Sequential(
+        nn.Linear(2, 2),
+        nn.Sequential(nn.Linear(2, 2), nn.ReLU()),
+        nn.Linear(2, 1),
+    )
     handles = find_nan(net)
     net(torch.ones(1, 2)).sum().backward()
     with torch.no_grad():
@@ -144,8 +151,19 @@ def test_synchronization_is_reported_within_steps_after_the_first_ones(tiny: Mak
     p = tiny("debug")
     modes = list[tuple[int, str]]()
     cfg = p.components.debug.DebugConfig(enabled=True, synchronization="error")
-    debug = p.components.debug.Debug(cfg, p.distributed.World(0, 1, torch.device("cuda", 0)))
-    run: Any = SimpleNamespace(step=7, model=nn.Identity(), cfg=None)
+    debug = p.components.debug.Debug(
+        cfg,
+        p.distributed.World(
+            0,
+            1,
+            torch.device("cuda", 0),
+        ),
+    )
+    run: Any = SimpleNamespace(
+        step=7,
+        model=nn.Identity(),
+        cfg=None,
+    )
     with mock.patch.object(
         torch.cuda, "set_sync_debug_mode", lambda mode: modes.append((run.step, mode))
     ):

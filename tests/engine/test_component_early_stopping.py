@@ -15,7 +15,11 @@ OPTIONS = [
 """The rate is so high that the validation loss stops falling early."""
 
 
-def first_stop(losses: list[float], patience: int, delta: float) -> int:
+def first_stop(
+    losses: list[float],
+    patience: int,
+    delta: float,
+) -> int:
     """Return the number of validations until the run ends: the definition, without a state."""
     for count in range(1, len(losses) + 1):
         best = float("inf")
@@ -27,7 +31,14 @@ def first_stop(losses: list[float], patience: int, delta: float) -> int:
     return len(losses)
 
 
-@pytest.mark.parametrize(("patience", "delta"), [(1, 0.0), (3, 0.0), (4, 0.05)])
+@pytest.mark.parametrize(
+    ("patience", "delta"),
+    [
+        (1, 0.0),
+        (3, 0.0),
+        (4, 0.05),
+    ],
+)
 def test_run_ends_where_the_losses_of_the_whole_run_say(
     tiny: MakePackage, tmp_path: Path, patience: int, delta: float
 ) -> None:

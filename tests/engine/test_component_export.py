@@ -1,4 +1,7 @@
-"""Exported files of each model compute what the model computes; what cannot be exported is one line."""
+"""Exported files of each model compute what the model computes.
+
+What cannot be exported is one line.
+"""
 
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +27,11 @@ def test_exported_file_computes_what_the_model_computes(
     assert 0 <= difference < 1e-4
     cfg, net, val_set, spec = p.evaluate.load_run(tmp_path / "a", torch.device("cpu"))
     whole = val_set.__getitems__(list(range(7)))
-    *inputs, _ = p.data.Prepare(spec, cfg.data)(whole, False, torch.Generator())
+    *inputs, _ = p.data.Prepare(spec, cfg.data)(
+        whole,
+        False,
+        torch.Generator(),
+    )
     with torch.no_grad():
         expected = net.eval().predict(*inputs)
         if kind == "torch-export":
@@ -57,7 +64,11 @@ def test_predict_that_cannot_be_traced_is_one_line(
     p = package("mlp", "export")
     p.train_here(tmp_path, "--train.steps=1")
 
-    def predict(self: torch.nn.Module, numbers: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    def predict(
+        self: torch.nn.Module,
+        numbers: torch.Tensor,
+        codes: torch.Tensor,
+    ) -> torch.Tensor:
         return numbers if numbers.sum().item() > 0 else codes
 
     monkeypatch.setattr(p.model.MLP, "predict", predict)

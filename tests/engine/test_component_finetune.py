@@ -24,7 +24,13 @@ def settings(p: Package, **values: Any) -> Any:
 
 def bert(p: Package, classes: int = 3) -> Any:
     """Build a small BERT."""
-    cfg = p.model.ModelConfig(depth=2, width=32, heads=2, positions=16, dropout=0.0)
+    cfg = p.model.ModelConfig(
+        depth=2,
+        width=32,
+        heads=2,
+        positions=16,
+        dropout=0.0,
+    )
     return p.model.build(cfg, p.data.Spec(50, 8, tuple(map(str, range(classes))), "")).eval()
 
 
@@ -58,7 +64,12 @@ def test_folder_of_transformers_gives_its_outputs(package: MakePackage, tmp_path
     mask = torch.ones(4, 8, dtype=torch.bool)
     mask[1, 5:] = False
     expected = theirs(input_ids=tokens, attention_mask=mask.long()).logits
-    torch.testing.assert_close(ours.predict(tokens, mask), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        ours.predict(tokens, mask),
+        expected,
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_head_of_other_classes_and_old_names_and_a_prefix(
@@ -107,7 +118,11 @@ def test_tied_weight_is_loaded_under_either_name(package: MakePackage, tmp_path:
         }
         torch.save(weights, tmp_path / "weights.pt")
         nn.init.zeros_(made[1].tokens.weight)
-        said = p.components.finetune.load(made[1], tmp_path / "weights.pt", settings(p))
+        said = p.components.finetune.load(
+            made[1],
+            tmp_path / "weights.pt",
+            settings(p),
+        )
         assert "missing" not in said
         assert equal(made[0].state_dict(), made[1].state_dict())
 
@@ -139,7 +154,11 @@ def test_integers_are_not_taken_for_weights(package: MakePackage, tmp_path: Path
     torch.save(
         net.state_dict() | {"0.weight": torch.ones(3, 3, dtype=torch.int8)}, tmp_path / "weights.pt"
     )
-    said = p.components.finetune.load(net, tmp_path / "weights.pt", settings(p))
+    said = p.components.finetune.load(
+        net,
+        tmp_path / "weights.pt",
+        settings(p),
+    )
     assert said.endswith("1 of another shape or type (0.weight)")
 
 

@@ -19,7 +19,10 @@ def p(package: MakePackage, monkeypatch: pytest.MonkeyPatch) -> Package:
 
 
 def rounded(values: Tensor) -> Tensor:
-    """Round to fp8 with one scale for the whole tensor: its largest value becomes the largest of the format."""
+    """Round to fp8 with one scale for the whole tensor.
+
+    Its largest value becomes the largest of the format.
+    """
     scale = torch.finfo(torch.float8_e4m3fn).max / values.abs().max().double()
     return (values * scale.float()).to(torch.float8_e4m3fn).float() / scale.float()
 
@@ -38,12 +41,20 @@ def test_products_are_those_of_rounded_factors(p: Package) -> None:
         torch.testing.assert_close(
             net.get_submodule("blocks")(inputs), expected, rtol=1e-4, atol=1e-5
         )
-    assert not torch.allclose(expected, inputs @ layer.weight.T, rtol=1e-3)
+    assert not torch.allclose(
+        expected,
+        inputs @ layer.weight.T,
+        rtol=1e-3,
+    )
 
 
 def test_resumed_run_ends_the_same(p: Package, tmp_path: Path) -> None:
     p.train_here(tmp_path / "whole", *BF16)
-    stop = mock.patch.object(p.signals.StopRequests, "should_stop", side_effect=[False, True])
+    stop = mock.patch.object(
+        p.signals.StopRequests,
+        "should_stop",
+        side_effect=[False, True],
+    )
     with stop, pytest.raises(p.errors.Stopped):
         p.train_here(tmp_path / "stopped", *BF16)
     p.train_here(tmp_path / "stopped", *BF16)

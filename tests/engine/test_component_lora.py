@@ -138,7 +138,14 @@ def test_convolutions_are_adapted(package: MakePackage) -> None:
     p = package("resnet", "lora")
     settings = p.components.lora.LoraConfig(enabled=True, rank=2)
     net = p.components.lora.Lora(settings, None).convert_model(
-        torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten())
+        torch.nn.Sequential(
+            torch.nn.Conv2d(
+                3,
+                8,
+                3,
+            ),
+            torch.nn.Flatten(),
+        )
     )
     torch.nn.init.normal_(net.get_parameter("0.lora_B.default.weight"))
     images = torch.randn(2, 3, 5, 5)
@@ -151,7 +158,11 @@ def test_convolutions_are_adapted(package: MakePackage) -> None:
 def test_weight_of_two_layers_is_left_out(package: MakePackage) -> None:
     p = package("lstm", "lora")
     lora = p.components.lora.Lora(p.components.lora.LoraConfig(enabled=True), None)
-    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    net = torch.nn.Sequential(
+        torch.nn.Linear(4, 4),
+        torch.nn.Linear(4, 4),
+        torch.nn.Linear(4, 4),
+    )
     net[2].weight = net[0].weight
     assert lora._layers(net) == ["1"]
     net = torch.nn.Sequential(torch.nn.MultiheadAttention(8, 2), torch.nn.LSTM(4, 4))

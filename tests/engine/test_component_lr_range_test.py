@@ -1,4 +1,4 @@
-"""The range test ends when the loss diverges, suggests a rate that trains, and is equal on several ranks."""
+"""The range test ends when the loss diverges, and suggests a rate that trains."""
 
 import json
 import math
@@ -52,7 +52,11 @@ def test_smoothed_loss_is_the_corrected_moving_average(package: MakePackage) -> 
     found = package("mlp", "lr-range-test").components.lr_range_test.smooth([4.0, 2.0, 1.0])
     weights = [0.81, 0.9, 1.0]
     assert found == pytest.approx(
-        [4.0, (0.9 * 4 + 2) / 1.9, (weights[0] * 4 + 0.9 * 2 + 1) / sum(weights)]
+        [
+            4.0,
+            (0.9 * 4 + 2) / 1.9,
+            (weights[0] * 4 + 0.9 * 2 + 1) / sum(weights),
+        ]
     )
 
 
@@ -84,7 +88,8 @@ def test_gradients_that_overflow_are_no_error(
 
     def overflowing(parameters: Any, *limits: Any) -> Any:
         overflowing.calls += 1  # type: ignore[attr-defined]
-        return clip(parameters, *limits) * (math.inf if overflowing.calls == 30 else 1)  # type: ignore[attr-defined]
+        factor = math.inf if overflowing.calls == 30 else 1  # type: ignore[attr-defined]
+        return clip(parameters, *limits) * factor
 
     overflowing.calls = 0  # type: ignore[attr-defined]
     monkeypatch.setattr(p.train.optim, "clip", overflowing)

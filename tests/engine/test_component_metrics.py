@@ -36,14 +36,22 @@ def outputs(p: Package, folder: Path) -> tuple[Any, Any]:
     prepare = p.data.Prepare(spec, cfg.data)
     found = list[tuple[Tensor, Tensor]]()
     for indices in torch.arange(len(val_set)).split(cfg.train.batch_size):
-        *inputs, targets = prepare(val_set.__getitems__(indices.tolist()), False, torch.Generator())
+        *inputs, targets = prepare(
+            val_set.__getitems__(indices.tolist()),
+            False,
+            torch.Generator(),
+        )
         with torch.inference_mode():
             found.append((model.eval().predict(*inputs).double(), targets))
     predicted, targets = (torch.cat(parts) for parts in zip(*found, strict=True))
     return predicted, targets.numpy()
 
 
-def by_sklearn(probabilities: Any, targets: Any, average: str) -> dict[str, float]:
+def by_sklearn(
+    probabilities: Any,
+    targets: Any,
+    average: str,
+) -> dict[str, float]:
     predicted = probabilities.argmax(1)
     options = {"average": average}
     scores, onehot = (
@@ -70,7 +78,12 @@ def by_sklearn(probabilities: Any, targets: Any, average: str) -> dict[str, floa
 
 @pytest.mark.parametrize(
     ("model", "average"),
-    [("mlp", "macro"), ("mlp", "binary"), ("mlp", "weighted"), ("resnet", "macro")],
+    [
+        ("mlp", "macro"),
+        ("mlp", "binary"),
+        ("mlp", "weighted"),
+        ("resnet", "macro"),
+    ],
 )
 def test_metrics_are_those_of_sklearn(
     package: MakePackage, tmp_path: Path, model: str, average: str
@@ -84,7 +97,7 @@ def test_metrics_are_those_of_sklearn(
 
 
 def test_two_ranks_have_the_same_metrics(package: MakePackage, tmp_path: Path) -> None:
-    """57 samples: the second rank has one batch less, and repeats a sample, which does not count."""
+    """Of 57 samples, the second rank has one batch less; a repeated sample does not count."""
     p = package("mlp", "metrics")
     options = [*ALL, "--data.val_fraction=0.1", "--train.batch_size=28", "--train.eval_every=4"]
     one = p.train_here(tmp_path, *options)
@@ -134,12 +147,21 @@ class Pixels(nn.Module):
         return self.predict(logits)
 
 
-def measure(p: Package, model: nn.Module, batches: list[Any], *options: str) -> dict[str, float]:
+def measure(
+    p: Package,
+    model: nn.Module,
+    batches: list[Any],
+    *options: str,
+) -> dict[str, float]:
     """Return the metrics of one validation of a model, called by name."""
     cfg = p.options("--metrics.enabled=true", *options)
     world = p.distributed.World(0, 1, torch.device("cpu"))
     component = p.components.build_components(cfg, world).components[0]
-    run = SimpleNamespace(model=model, world=world, plan=SimpleNamespace(batch_size=1))
+    run = SimpleNamespace(
+        model=model,
+        world=world,
+        plan=SimpleNamespace(batch_size=1),
+    )
     component.wrap_dataset(batches)
     component.check(cfg, ["metrics"])
     component.convert_model(model)
@@ -154,8 +176,20 @@ def measure(p: Package, model: nn.Module, batches: list[Any], *options: str) -> 
 
 def test_pixels_that_are_ignored_do_not_count(package: MakePackage) -> None:
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(3, 1, 4, 5, 5, generator=generator)
-    masks = torch.randint(0, 4, (3, 1, 5, 5), generator=generator)
+    logits = torch.randn(
+        3,
+        1,
+        4,
+        5,
+        5,
+        generator=generator,
+    )
+    masks = torch.randint(
+        0,
+        4,
+        (3, 1, 5, 5),
+        generator=generator,
+    )
     masks[:, :, :2] = 255
     batches = [{"logits": one, "masks": mask} for one, mask in zip(logits, masks, strict=True)]
     found = measure(package("mlp", "metrics"), Pixels(), batches, f"--metrics.names={NAMES}")

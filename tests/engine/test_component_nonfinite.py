@@ -1,4 +1,4 @@
-"""nonfinite: BatchNorm's statistics, optimizers without a fused kernel, two ranks that decide alike."""
+"""nonfinite: BatchNorm's statistics, optimizers that are not fused, two ranks that decide alike."""
 
 import importlib
 from collections.abc import Callable
@@ -18,12 +18,21 @@ ON = [
 ]
 
 
-def fault(p: Package, steps: set[int], factor: float) -> Callable[..., Any]:
-    """Return a `Prepare.forward` that multiplies inputs and targets of some training batches, counted from 0."""
+def fault(
+    p: Package,
+    steps: set[int],
+    factor: float,
+) -> Callable[..., Any]:
+    """Return a `Prepare.forward` that multiplies some training batches, counted from 0."""
     forward = p.data.Prepare.forward
     calls = [0]
 
-    def faulty(self: Any, batch: Any, training: bool, generator: torch.Generator) -> Any:
+    def faulty(
+        self: Any,
+        batch: Any,
+        training: bool,
+        generator: torch.Generator,
+    ) -> Any:
         inputs, targets = forward(self, batch, training, generator)
         calls[0] += training
         used = factor if training and calls[0] - 1 in steps else 1.0
@@ -41,7 +50,11 @@ def test_skipped_step_leaves_statistics_and_moments(
     tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fused: str
 ) -> None:
     p = tiny("nonfinite")
-    monkeypatch.setattr(p.data.Prepare, "forward", fault(p, {5}, float("nan")))
+    monkeypatch.setattr(
+        p.data.Prepare,
+        "forward",
+        fault(p, {5}, float("nan")),
+    )
     options = [*ON, "--model.kind=batch_norm", f"--optim.fused={fused}", "--train.eval_every=1"]
     p.train_here(tmp_path, *options)
     before, skipped, later = (at(tmp_path, step, "model") for step in (5, 6, 7))
@@ -72,7 +85,11 @@ def test_only_the_micro_batch_that_is_not_finite_is_missing_in_a_row(
         return loss, metrics
 
     monkeypatch.setattr(p.train, "compute_loss", noted)
-    monkeypatch.setattr(p.data.Prepare, "forward", fault(p, {1}, float("inf")))
+    monkeypatch.setattr(
+        p.data.Prepare,
+        "forward",
+        fault(p, {1}, float("inf")),
+    )
     p.train_here(tmp_path, *options)
     row = rows(tmp_path, "train")[0]
     assert row["loss"] == pytest.approx(sum(losses[place] for place in (0, 2, 3)) / 3, rel=1e-6)
@@ -115,16 +132,28 @@ def test_stopped_run_resumes_to_the_same_end(
     support = importlib.import_module(f"{p.name}.tests.support")
     clean = p.data.Prepare.forward
     with monkeypatch.context() as patch:
-        patch.setattr(p.data.Prepare, "forward", fault(p, {1, 7}, float("nan")))
+        patch.setattr(
+            p.data.Prepare,
+            "forward",
+            fault(p, {1, 7}, float("nan")),
+        )
         p.train_here(tmp_path / "whole", *ON)
     with monkeypatch.context() as patch:
-        patch.setattr(p.data.Prepare, "forward", fault(p, {1, 7}, float("nan")))
+        patch.setattr(
+            p.data.Prepare,
+            "forward",
+            fault(p, {1, 7}, float("nan")),
+        )
         with support.at_step(5, support.ask_to_stop), pytest.raises(p.errors.Stopped):
             p.train_here(tmp_path / "parts", *ON)
     assert saved(tmp_path / "parts")["step"] < 8
     assert p.data.Prepare.forward is clean
     done = saved(tmp_path / "parts")["step"]
-    monkeypatch.setattr(p.data.Prepare, "forward", fault(p, {7 - done}, float("nan")))
+    monkeypatch.setattr(
+        p.data.Prepare,
+        "forward",
+        fault(p, {7 - done}, float("nan")),
+    )
     p.train_here(tmp_path / "parts", *ON)
     assert equal(saved(tmp_path / "parts"), saved(tmp_path / "whole"))
     assert rows(tmp_path / "parts", "val") == rows(tmp_path / "whole", "val")

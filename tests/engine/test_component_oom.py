@@ -1,4 +1,7 @@
-"""oom on two ranks: one of them runs out of memory, all start again, and the global batch stays the same."""
+"""oom on two ranks.
+
+One of them runs out of memory, all start again, and the global batch stays the same.
+"""
 
 import subprocess
 from pathlib import Path
@@ -37,11 +40,24 @@ train.main()
 def train(
     p: Package, folder: Path, ranks: str, limit: int, first: int, *options: str
 ) -> tuple[list[int], str]:
-    """Train on two ranks, some of which run out of memory after some calls; return the exit statuses and stderr."""
+    """Train on two ranks, some of which run out of memory after some calls.
+
+    Return the exit statuses and stderr.
+    """
     program = folder / "program.py"
     folder.mkdir(exist_ok=True)
     program.write_text(PROGRAM.format(p.name))
-    arguments = [str(program), ranks, str(limit), str(first), *p.arguments(folder, *OOM, *options)]
+    arguments = [
+        str(program),
+        ranks,
+        str(limit),
+        str(first),
+        *p.arguments(
+            folder,
+            *OOM,
+            *options,
+        ),
+    ]
     run = start_python(p.root, *arguments, ranks=2)
     failed = [process for place, process in enumerate(run.processes) if str(place) in ranks]
     for process in failed:
@@ -60,8 +76,8 @@ def test_rank_that_runs_out_of_memory_records_the_size_and_all_start_again(
     statuses, stderr = train(p, tmp_path / "halved", ranks, 4, 6)  # two forward passes per step
     assert all(statuses[int(rank)] == 1 for rank in ranks)
     assert (
-        f"out of memory on rank {ranks[0]} at step 3: resume with --run.name a, in forward passes of 4"
-        in stderr
+        f"out of memory on rank {ranks[0]} at step 3: "
+        "resume with --run.name a, in forward passes of 4" in stderr
     )
     assert (tmp_path / "halved/a/oom.json").read_text() == "4"
     assert saved(tmp_path / "halved")["step"] == 2
@@ -69,13 +85,24 @@ def test_rank_that_runs_out_of_memory_records_the_size_and_all_start_again(
     assert statuses == [0, 0], stderr
     train(p, tmp_path / "whole", "", 0, 0)
     assert saved(tmp_path / "halved")["components"]["oom"] == {"size": 4}
-    for mine, other in zip(rows(tmp_path / "halved"), rows(tmp_path / "whole"), strict=True):
+    for mine, other in zip(
+        rows(tmp_path / "halved"),
+        rows(tmp_path / "whole"),
+        strict=True,
+    ):
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-5)
         assert mine.get("grad_norm", 0) == pytest.approx(other.get("grad_norm", 0), rel=1e-5)
 
 
 def test_smallest_size_is_the_end_on_two_ranks(tiny: MakePackage, tmp_path: Path) -> None:
-    statuses, stderr = train(tiny("oom"), tmp_path, "1", 3, 0, "--oom.smallest=5")
+    statuses, stderr = train(
+        tiny("oom"),
+        tmp_path,
+        "1",
+        3,
+        0,
+        "--oom.smallest=5",
+    )
     assert statuses[1] == 1
     assert "error: out of memory with 8 samples: use a smaller model\n" in stderr
     assert not (tmp_path / "a/oom.json").exists()

@@ -30,7 +30,11 @@ class Net(nn.Module):
         self.blocks = nn.ModuleList([self.layer, self.table])
 
 
-def built(p: Package, name: str, *more: str) -> tuple[Net, torch.optim.Optimizer, Any]:
+def built(
+    p: Package,
+    name: str,
+    *more: str,
+) -> tuple[Net, torch.optim.Optimizer, Any]:
     torch.manual_seed(0)
     rates = [
         f"--optim.lr={LR}",
@@ -46,19 +50,33 @@ def built(p: Package, name: str, *more: str) -> tuple[Net, torch.optim.Optimizer
     cfg = p.options(*rates, *chosen, f"--optim.eps={EPS}", *more)
     net = Net()
     component = p.components.optimizers.Optimizers(
-        cfg.optimizers, p.distributed.World(0, 1, torch.device("cpu"))
+        cfg.optimizers,
+        p.distributed.World(
+            0,
+            1,
+            torch.device("cpu"),
+        ),
     )
     return net, component.build_optimizer(net, cfg), cfg
 
 
-def make(p: Package, name: str, *more: str) -> tuple[Net, torch.optim.Optimizer]:
+def make(
+    p: Package,
+    name: str,
+    *more: str,
+) -> tuple[Net, torch.optim.Optimizer]:
     return built(p, name, *more)[:2]
 
 
 class Weight:
     """A weight as the paper of an optimizer changes it, one step after another."""
 
-    def __init__(self, value: Tensor, decay: float, cfg: Any) -> None:
+    def __init__(
+        self,
+        value: Tensor,
+        decay: float,
+        cfg: Any,
+    ) -> None:
         self.w = value.clone()
         self.decay = decay
         self.cfg = cfg
@@ -105,7 +123,10 @@ class Weight:
         return torch.as_tensor(self.m)
 
     def muon(self, g: Tensor) -> Tensor:
-        """Jordan et al. 2024, algorithm 2, and Liu et al. 2025 (arXiv:2502.16982), equation 4; AdamW of the rest."""
+        """Jordan et al. 2024, algorithm 2, and Liu et al. 2025 (arXiv:2502.16982), equation 4.
+
+        AdamW of the rest.
+        """
         if g.shape != (8, 16):
             return self.corrected(g)
         self.m = self.cfg.optimizers.momentum * self.m + g
@@ -129,7 +150,10 @@ OPTIONS = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ten_steps_follow_the_paper(package: MakePackage, name: str) -> None:
-    """From weights of zeros, of usual size and large ones, and with each option; gradients become smaller."""
+    """From weights of zeros, of usual size and large ones, and with each option.
+
+    Gradients become smaller.
+    """
     p = package("mlp", "optimizers")
     for size, option in [(0, ""), (1, ""), (100, ""), *((1, option) for option in OPTIONS)]:
         more = [f"--optimizers.trust_coefficient={TRUST}", *([option] if option else [])]
@@ -153,7 +177,13 @@ def test_ten_steps_follow_the_paper(package: MakePackage, name: str) -> None:
             for key, parameter in net.named_parameters():
                 where = f"{key} at step {step}, size {size} {option}"
                 found = parameter.detach()
-                torch.testing.assert_close(found, weights[key].w, rtol=rtol, atol=atol, msg=where)
+                torch.testing.assert_close(
+                    found,
+                    weights[key].w,
+                    rtol=rtol,
+                    atol=atol,
+                    msg=where,
+                )
 
 
 def test_muon_without_any_other_parameter(package: MakePackage) -> None:
@@ -184,7 +214,11 @@ def test_step_that_fp16_skips_changes_nothing(package: MakePackage, name: str) -
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-        for old, parameter in zip(before, net.parameters(), strict=True):
+        for old, parameter in zip(
+            before,
+            net.parameters(),
+            strict=True,
+        ):
             assert torch.equal(old, parameter) != changes
 
 
@@ -192,7 +226,15 @@ def test_step_that_fp16_skips_changes_nothing(package: MakePackage, name: str) -
 def test_schedule_sets_rate_and_momentum(package: MakePackage, tmp_path: Path, name: str) -> None:
     p = package("mlp", "optimizers")
     used = list[tuple[float, float]]()
-    plan = p.loader.BatchPlan(100, 10, 1, 10, 10, 10, 10)
+    plan = p.loader.BatchPlan(
+        100,
+        10,
+        1,
+        10,
+        10,
+        10,
+        10,
+    )
     _, optimizer = make(p, name)
     schedule = p.optim.OneCycle(p.options().optim, plan)
     for step in range(10):
@@ -221,7 +263,11 @@ def test_two_ranks_equal_one(tiny: MakePackage, tmp_path: Path, name: str) -> No
     options += ["--train.batch_size=4"]
     p.train_here(tmp_path / "one", *options, "--train.gradient_accumulation_steps=2")
     p.finish(tmp_path / "two", *options, ranks=2)
-    for mine, other in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
+    for mine, other in zip(
+        rows(tmp_path / "two"),
+        rows(tmp_path / "one"),
+        strict=True,
+    ):
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)
     torch.testing.assert_close(
         saved(tmp_path / "two")["model"], saved(tmp_path / "one")["model"], rtol=1e-3, atol=1e-5

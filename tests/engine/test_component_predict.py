@@ -1,6 +1,10 @@
-"""Predictions of each model: equal to what `predict` returns, in the units of the data, for own files as well."""
+"""Predictions of each model.
+
+Equal to what `predict` returns, in the units of the data, for own files as well.
+"""
 
 import csv
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,30 +20,53 @@ from tokenizers import Tokenizer
 
 SHORT = ["--train.steps=2", "--train.eval_every=2", "--train.batch_size=16"]
 CLOSE: Any = {"rtol": 1e-4, "atol": 1e-5}
-"""Of outputs in fp32 whose batches have other shapes, for which other kernels add in another order."""
+"""Of outputs in fp32 of batches of other shapes, whose kernels add in another order."""
 
 
-def trained(package: MakePackage, folder: Path, model: str, *options: str) -> Package:
+def trained(
+    package: MakePackage,
+    folder: Path,
+    model: str,
+    *options: str,
+) -> Package:
     p: Package = package(model, "predict")
     p.train_here(folder, *SHORT, *options)
     return p
 
 
-def start(p: Package, folder: Path, *arguments: object) -> list[dict[str, str]]:
+def start(
+    p: Package,
+    folder: Path,
+    *arguments: object,
+) -> list[dict[str, str]]:
     """Predict, and return the table, if one was written."""
     command = import_module(f"{p.name}.components.predict")
-    command.main([str(folder / "a"), *map(str, arguments), "--device=cpu"])
+    command.main(
+        [
+            str(folder / "a"),
+            *map(str, arguments),
+            "--device=cpu",
+        ]
+    )
     file = folder / "a/predictions/predictions.csv"
     return list(csv.DictReader(file.read_text().splitlines())) if file.exists() else []
 
 
 def outputs(p: Package, folder: Path) -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """Return the spec, and what the best weights predict for the validation set, with the targets."""
+    """Return the spec, what the best weights predict for the validation set, and the targets."""
     cfg, model, val_set, spec = p.evaluate.load_run(folder / "a", torch.device("cpu"))
     whole = val_set.__getitems__(list(range(len(val_set))))
-    *inputs, targets = p.data.Prepare(spec, cfg.data)(whole, False, torch.Generator())
+    *inputs, targets = p.data.Prepare(spec, cfg.data)(
+        whole,
+        False,
+        torch.Generator(),
+    )
     with torch.inference_mode():
         return spec, model.eval().predict(*inputs), targets
+
+
+def probabilities(row: dict[str, str], classes: Iterable[object]) -> list[float]:
+    return [float(row[f"p({name})"]) for name in classes]
 
 
 def assert_likeliest(classes: torch.Tensor, logits: torch.Tensor) -> None:
@@ -53,7 +80,7 @@ def test_table_has_the_probabilities(package: MakePackage, tmp_path: Path, model
     p = trained(package, tmp_path, model)
     table = start(p, tmp_path)
     spec, logits, targets = outputs(p, tmp_path)
-    found = torch.tensor([[float(row[f"p({name})"]) for name in spec.classes] for row in table])
+    found = torch.tensor([probabilities(row, spec.classes) for row in table])
     torch.testing.assert_close(found, logits.softmax(1), **CLOSE)
     assert_likeliest(torch.tensor([spec.classes.index(row["predicted"]) for row in table]), logits)
     assert [row["label"] for row in table] == [spec.classes[number] for number in targets]
@@ -72,7 +99,7 @@ def test_numbers_have_the_unit_of_the_table(package: MakePackage, tmp_path: Path
 def test_own_table_is_read_with_the_statistics_of_the_training(
     package: MakePackage, tmp_path: Path
 ) -> None:
-    """The rows of the training file, in another order and without the target, have the same predictions."""
+    """The same rows in another order, without the target, have the same predictions."""
     generator = np.random.default_rng(0)
     frame = pd.DataFrame(
         {"x": generator.normal(5, 2, 200), "kind": generator.choice(["a", "b", "c"], 200)}
@@ -149,10 +176,14 @@ def test_own_images_have_the_predictions_of_the_same_samples(
     images, _ = p.data.load(p.data.DataConfig())[1].__getitems__([0, 1, 2])
     for number, image in enumerate(images):
         Image.fromarray(image[0].numpy()).save(tmp_path / f"{number}.png")
-    table = start(p, tmp_path, *(tmp_path / f"{number}.png" for number in range(3)))
+    table = start(
+        p,
+        tmp_path,
+        *(tmp_path / f"{number}.png" for number in range(3)),
+    )
     for row, other in zip(table, of_validation, strict=True):
-        found, expected = ([float(it[f"p({digit})"]) for digit in range(10)] for it in (row, other))
-        assert found == pytest.approx(expected, rel=1e-4)
+        found = probabilities(row, range(10))
+        assert found == pytest.approx(probabilities(other, range(10)), rel=1e-4)
         assert found[int(row["predicted"])] == max(found)
 
 
@@ -186,11 +217,10 @@ def test_own_images_are_read_as_in_the_training(
 def test_own_texts_have_the_predictions_of_the_same_samples(
     package: MakePackage, tmp_path: Path
 ) -> None:
-    rows = [
-        {"text": f"the {kind} of number {number}", "label": kind}
-        for number in range(40)
-        for kind in ("cat", "dog")
-    ]
+    rows = []
+    for number in range(40):
+        for kind in ("cat", "dog"):
+            rows.append({"text": f"the {kind} of number {number}", "label": kind})
     pd.DataFrame(rows).to_csv(tmp_path / "all.csv", index=False)
     p = trained(package, tmp_path, "bert", f"--data.path={tmp_path}/all.csv", "--data.length=16")
     of_all = start(p, tmp_path, tmp_path / "all.csv")

@@ -1,4 +1,4 @@
-"""ray: two workers of a Ray cluster on this machine train as two ranks do, also if one is killed."""
+"""ray: two workers of a cluster on this machine train as two ranks, also if one is killed."""
 
 import json
 import os
@@ -34,7 +34,13 @@ def test_killed_worker_changes_nothing(tiny: MakePackage, tmp_path: Path) -> Non
     variables = os.environ | {"PYTHONPATH": f"{p.root}/src"}
     log = tmp_path / "log"
     with log.open("w") as output:
-        run = subprocess.Popen(command, cwd=p.root, env=variables, stdout=output, stderr=output)
+        run = subprocess.Popen(
+            command,
+            cwd=p.root,
+            env=variables,
+            stdout=output,
+            stderr=output,
+        )
     while not any(tmp_path.glob("killed/a/checkpoints/step-*")):
         assert run.poll() is None, log.read_text()
         time.sleep(0.02)

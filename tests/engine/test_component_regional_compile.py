@@ -46,7 +46,10 @@ def p(package: MakePackage) -> Package:
 
 
 def compilations(p: Package, net: Net) -> int:
-    """Compile the blocks; return the number of graphs after a training step and two batches of a validation."""
+    """Compile the blocks.
+
+    Return the number of graphs after a training step and two batches of a validation.
+    """
     graphs: list[Any] = []
 
     def note(graph: torch.fx.GraphModule, _: object) -> Any:
@@ -74,7 +77,7 @@ def test_equal_blocks_are_compiled_once(p: Package) -> None:
 
 
 def test_many_kinds_of_blocks_are_all_compiled(p: Package, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default, torch runs a function in eager mode, or fails, after it compiled it eight times."""
+    """By default, torch fails, or uses eager mode, after it compiled a function eight times."""
     torch.compiler.config.recompile_limit = 8
     assert compilations(p, Net(*range(1, 13))) == 12 * 3
 

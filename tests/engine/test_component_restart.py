@@ -1,4 +1,6 @@
-"""restart: kills, hangs and failures of one of two ranks; what is not restarted; signals; a lack of memory.
+"""restart: kills, hangs and failures of one of two ranks; what is not restarted; signals.
+
+A lack of memory.
 
 A start of a rank takes seconds, so `make test` has the supervisor's decisions with ranks that only
 end.
@@ -47,7 +49,8 @@ def hang(component, run):
     time.sleep(1000)
 def crash(schedule, optimizer, step):
     marker = folder / "marker"
-    if os.environ["RANK"] == os.environ["FAULTY_RANK"] and step == 5 and not (marker.exists() and "once" in fault):
+    done = marker.exists() and "once" in fault
+    if os.environ["RANK"] == os.environ["FAULTY_RANK"] and step == 5 and not done:
         marker.touch()
         exec(fault)
     return original(schedule, optimizer, step)
@@ -58,7 +61,8 @@ if sys.argv[1] == "rank":
     raise SystemExit
 options = sys.argv[5:]
 supervisor = restart.Supervisor(folder / "a", options, int(sys.argv[4]))
-supervisor.command = [sys.executable, __file__, "rank", str(folder), fault, *options, "--watchdog.enabled=true"]
+supervisor.command = [sys.executable, __file__, "rank", str(folder), fault, *options]
+supervisor.command.append("--watchdog.enabled=true")
 raise SystemExit(supervisor.run(1))
 """
 KILL = "os.kill(os.getpid(), signal.SIGKILL) # once"
@@ -73,7 +77,16 @@ def supervise(
     folder.mkdir()
     program = folder / "program.py"
     program.write_text(PROGRAM.format(p.name))
-    arguments = [str(folder), fault, str(ranks), *p.arguments(folder, *OPTIONS, *options)]
+    arguments = [
+        str(folder),
+        fault,
+        str(ranks),
+        *p.arguments(
+            folder,
+            *OPTIONS,
+            *options,
+        ),
+    ]
     variables = os.environ | {"PYTHONPATH": f"{p.root}/src", "FAULTY_RANK": str(ranks - 1)}
     command = [sys.executable, str(program), "supervise", *arguments]
     return subprocess.Popen(
@@ -128,7 +141,10 @@ def test_what_a_restart_cannot_repair_ends(
 
 @pytest.fixture
 def restart(tiny: MakePackage) -> Iterator[Any]:
-    """Return the module; restore the signal handlers of this process, in which the supervisor sets its own."""
+    """Return the module.
+
+    Restore the signal handlers of this process, in which the supervisor sets its own.
+    """
     before = {
         number: signal.getsignal(number)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -157,7 +173,8 @@ def test_ranks_start_again_until_restarts_are_in_vain(
     folder = tmp_path / "a"
     (folder / "checkpoints").mkdir(parents=True)
     supervisor = restart.Supervisor(folder, [], 1)
-    rank = f"mkdir -p checkpoints/step-4; echo >> starts; set -- {statuses}; shift $(($(wc -l < starts) - 1)); exit $1"
+    rank = f"mkdir -p checkpoints/step-4; echo >> starts; set -- {statuses}; "
+    rank += "shift $(($(wc -l < starts) - 1)); exit $1"
     supervisor.command = ["sh", "-c", f"cd {folder}; {rank}"]
     assert supervisor.run(2) == ended
     assert len((folder / "starts").read_text()) == starts
@@ -270,6 +287,12 @@ def test_program_trains_without_a_warning(tiny: MakePackage, tmp_path: Path) -> 
         "--run.name=b",
     ]
     variables = os.environ | {"PYTHONPATH": f"{p.root}/src"}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert saved(tmp_path, "b")["step"] == 2

@@ -33,9 +33,8 @@ def enabled(names: list[str]) -> list[str]:
 
 def test_every_possible_state_of_each_pair_is_covered() -> None:
     for one, other in combinations(CLASSES, 2):
-        assert {(one in chosen, other in chosen) for chosen in COVER} == {
-            (a, b) for a in (0, 1) for b in (0, 1)
-        }
+        states = {(one in chosen, other in chosen) for chosen in COVER}
+        assert states == {(0, 0), (0, 1), (1, 0), (1, 1)}
     table: dict[str, dict[str, Any]] = {
         "a": {},
         "b": {},
@@ -56,7 +55,10 @@ def test_components_that_are_off_change_nothing(package: MakePackage, tmp_path: 
 
 @pytest.fixture(scope="session")
 def killed(package: MakePackage, shared_folder: Path) -> Path:
-    """A folder with a run of each component, which was killed in its sixth step; once for all workers."""
+    """A folder with a run of each component, which was killed in its sixth step.
+
+    Once for all workers.
+    """
     p = package("mlp", *MODULES)
     folder = shared_folder / "killed"
     with once(folder) as first:
@@ -64,17 +66,35 @@ def killed(package: MakePackage, shared_folder: Path) -> Path:
             runs = []
             for name in CLASSES:
                 if name not in REFUSED:
-                    runs.append(p.arguments(folder / name, *SIX, *enabled([name])))
-            program = [str(PROGRAMS / "kill_at_step.py"), "5", p.name, json.dumps(runs)]
+                    runs.append(
+                        p.arguments(
+                            folder / name,
+                            *SIX,
+                            *enabled([name]),
+                        )
+                    )
+            program = [
+                str(PROGRAMS / "kill_at_step.py"),
+                "5",
+                p.name,
+                json.dumps(runs),
+            ]
             run_python(p.root, *program)
     return folder
 
 
 @pytest.fixture
 def traced() -> Iterator[None]:
-    """Trace as torch.compile does, and run the graphs in eager mode: to generate code takes most of the time."""
+    """Trace as torch.compile does, and run the graphs in eager mode.
+
+    To generate code takes most of the time.
+    """
     compiled = partial(torch.compile, backend="eager")
-    with mock.patch.object(torch, "compile", lambda call, **_: compiled(call, dynamic=False)):
+    with mock.patch.object(
+        torch,
+        "compile",
+        lambda call, **_: compiled(call, dynamic=False),
+    ):
         yield
 
 
@@ -100,7 +120,11 @@ def test_component_trains_and_survives_a_kill(
     assert rows(killed / component) == rows(tmp_path / "whole")
 
 
-def train_with(p: Package, folder: Path, names: list[str]) -> None:
+def train_with(
+    p: Package,
+    folder: Path,
+    names: list[str],
+) -> None:
     """Train with components; leave off one of two that exclude each other."""
     while True:
         try:
@@ -120,7 +144,11 @@ def train_with(p: Package, folder: Path, names: list[str]) -> None:
 @pytest.mark.test_all
 @pytest.mark.slow
 @pytest.mark.usefixtures(*([] if EVERY else ["traced"]))
-@pytest.mark.parametrize("chosen", COVER, ids=lambda chosen: str(len(chosen)))
+@pytest.mark.parametrize(
+    "chosen",
+    COVER,
+    ids=lambda chosen: str(len(chosen)),
+)
 def test_pairs_of_components_train_together(
     package: MakePackage, tmp_path: Path, chosen: list[str]
 ) -> None:
@@ -128,7 +156,11 @@ def test_pairs_of_components_train_together(
 
     One that is off is as one that is absent.
     """
-    train_with(package("mlp", *MODULES), tmp_path, [name for name in chosen if name not in REFUSED])
+    train_with(
+        package("mlp", *MODULES),
+        tmp_path,
+        [name for name in chosen if name not in REFUSED],
+    )
     found = rows(tmp_path, "train")
     assert "lr-range-test" in chosen or found[-1]["loss"] < found[0]["loss"]
 
@@ -142,18 +174,39 @@ def test_sharded_run_equals_ddp_and_its_weights_are_whole(
     options += ["--train.batch_size=4", "--train.gradient_accumulation_steps=2"]
     p.finish(tmp_path / "ddp", *options, ranks=2)
     p.finish(tmp_path / "fsdp", *options, "--fsdp.enabled=true", ranks=2)
-    for mine, other in zip(rows(tmp_path / "fsdp"), rows(tmp_path / "ddp"), strict=True):
+    for mine, other in zip(
+        rows(tmp_path / "fsdp"),
+        rows(tmp_path / "ddp"),
+        strict=True,
+    ):
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)
     weights = [p.checkpoint.load_weights(tmp_path / name / "a") for name in ("fsdp", "ddp")]
     assert weights[0].keys() == weights[1].keys()
     for name, weight in weights[0].items():
-        torch.testing.assert_close(weight, weights[1][name], rtol=1e-3, atol=2e-4)
+        torch.testing.assert_close(
+            weight,
+            weights[1][name],
+            rtol=1e-3,
+            atol=2e-4,
+        )
     best = p.checkpoint.best(tmp_path / "fsdp/a")
     assert p.checkpoint.spec_of(best) == {"inputs": 4}
-    done = p.finish(tmp_path / "ddp", *options, "--fsdp.enabled=true", ranks=2, expect=1)
+    done = p.finish(
+        tmp_path / "ddp",
+        *options,
+        "--fsdp.enabled=true",
+        ranks=2,
+        expect=1,
+    )
     assert "was saved without fsdp" in done.stderr
     changed = ["--fsdp.enabled=true", "--model.kind=batch_norm", "--run.allow_changes=true"]
-    done = p.finish(tmp_path / "fsdp", *options, *changed, ranks=2, expect=1)
+    done = p.finish(
+        tmp_path / "fsdp",
+        *options,
+        *changed,
+        ranks=2,
+        expect=1,
+    )
     assert "step-00000006 does not fit this model (" in done.stderr
 
 

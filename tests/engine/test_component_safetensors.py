@@ -1,4 +1,7 @@
-"""Weights as safetensors: averaged, tied, sharded and NHWC ones, and checkpoints that appear late."""
+"""Weights as safetensors.
+
+Averaged, tied, sharded and NHWC ones, and checkpoints that appear late.
+"""
 
 import importlib
 from pathlib import Path
@@ -87,14 +90,21 @@ def test_checkpoint_that_appears_late_gets_its_file(
     monkeypatch.setattr(p.checkpoint.Checkpoints, "save", save_later)
     p.train_here(tmp_path, *SIX, "--train.steps=9")
     assert [folder.name for folder in checkpoints(tmp_path)] == ["step-00000003", "step-00000006"]
-    for folder, weights in zip(checkpoints(tmp_path), read(tmp_path), strict=True):
+    for folder, weights in zip(
+        checkpoints(tmp_path),
+        read(tmp_path),
+        strict=True,
+    ):
         assert equal(weights, dict(torch.load(folder / "state.pt", weights_only=True)["model"]))
 
 
 def test_checkpoint_that_the_coming_one_replaces_gets_no_file(
     tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread of `async-checkpoint` could not delete its folder: a file might appear in it meanwhile."""
+    """The thread of `async-checkpoint` could not delete its folder.
+
+    A file might appear in it meanwhile.
+    """
     p = tiny("safetensors")
     p.train_here(tmp_path, *SIX, "--train.steps=3", "--safetensors.enabled=false")
     [only] = checkpoints(tmp_path)
@@ -123,7 +133,11 @@ def test_checkpoint_that_is_replaced_meanwhile_is_no_error(
 ) -> None:
     p = tiny("safetensors")
     own = p.components.safetensors
-    monkeypatch.setattr(own, "weights_of", lambda folder: torch.load(folder / "gone"))
+    monkeypatch.setattr(
+        own,
+        "weights_of",
+        lambda folder: torch.load(folder / "gone"),
+    )
     with pytest.raises(
         p.errors.UserError,
         match=r"^cannot write .*step-00000003/weights.safetensors: .*No such file",
@@ -151,6 +165,10 @@ def test_file_that_cannot_be_written_is_one_line(tiny: MakePackage, tmp_path: Pa
 def test_sharded_weights_are_whole(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny("fsdp", "safetensors")
     p.finish(tmp_path, *SIX, "--train.batch_size=4", "--fsdp.enabled=true", ranks=2)
-    for folder, weights in zip(checkpoints(tmp_path), read(tmp_path), strict=True):
+    for folder, weights in zip(
+        checkpoints(tmp_path),
+        read(tmp_path),
+        strict=True,
+    ):
         assert equal(weights, dict(torch.load(folder / "weights.pt", weights_only=True)["model"]))
         assert p.checkpoint.newest(folder.parent) is not None

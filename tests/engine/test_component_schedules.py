@@ -13,13 +13,26 @@ from torch.optim import lr_scheduler
 PEAK = 2e-3
 
 
-def rates(p: Package, total: int, name: str, **options: object) -> list[float]:
+def rates(
+    p: Package,
+    total: int,
+    name: str,
+    **options: object,
+) -> list[float]:
     """Return the learning rate of each step; momentum stays."""
     chosen = [f"--schedules.{key}={value}" for key, value in options.items()]
     cfg = p.options(
         f"--optim.lr={PEAK}", "--optim.lr_scaling=none", f"--schedules.name={name}", *chosen
     )
-    plan = p.loader.BatchPlan(100, 10, 1, 10, 10, total, 10)
+    plan = p.loader.BatchPlan(
+        100,
+        10,
+        1,
+        10,
+        10,
+        total,
+        10,
+    )
     component = p.components.schedules.Schedules(cfg.schedules, None)
     optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], betas=(0.7, 0.9))
     schedule = component.build_schedule(plan, cfg)
@@ -51,7 +64,13 @@ def test_cyclical(package: MakePackage, total: int) -> None:
     def make(optimizer: torch.optim.Optimizer) -> lr_scheduler.CyclicLR:
         return lr_scheduler.CyclicLR(optimizer, PEAK / 4, PEAK, 5, cycle_momentum=False)
 
-    found = rates(package("mlp", "schedules"), total, "cyclical", cycle_steps=10, cycle_factor=4)
+    found = rates(
+        package("mlp", "schedules"),
+        total,
+        "cyclical",
+        cycle_steps=10,
+        cycle_factor=4,
+    )
     assert found == pytest.approx(of_torch(make, total), rel=1e-7)
 
 
@@ -60,11 +79,21 @@ def test_cosine_after_a_warmup(package: MakePackage, total: int) -> None:
     warmup = total // 5
 
     def make(optimizer: torch.optim.Optimizer) -> lr_scheduler.SequentialLR:
-        rise = lr_scheduler.LinearLR(optimizer, start_factor=1 / (warmup + 1), total_iters=warmup)
+        rise = lr_scheduler.LinearLR(
+            optimizer,
+            start_factor=1 / (warmup + 1),
+            total_iters=warmup,
+        )
         fall = lr_scheduler.CosineAnnealingLR(optimizer, total - warmup, eta_min=PEAK / 100)
         return lr_scheduler.SequentialLR(optimizer, [rise, fall], [warmup])
 
-    found = rates(package("mlp", "schedules"), total, "cosine", warmup=0.2, final=0.01)
+    found = rates(
+        package("mlp", "schedules"),
+        total,
+        "cosine",
+        warmup=0.2,
+        final=0.01,
+    )
     assert found == pytest.approx(of_torch(make, total), rel=1e-7)
 
 
@@ -79,7 +108,14 @@ def test_constant_after_a_warmup(package: MakePackage) -> None:
 
 def test_wsd_falls_by_the_square_root(package: MakePackage) -> None:
     """Haegele et al. 2024, section 3: 1 - sqrt((n - (N - N_decay)) / N_decay)."""
-    found = rates(package("mlp", "schedules"), 200, "wsd", warmup=0.05, decay=0.2, final=0.1)
+    found = rates(
+        package("mlp", "schedules"),
+        200,
+        "wsd",
+        warmup=0.05,
+        decay=0.2,
+        final=0.1,
+    )
     assert found[:10] == pytest.approx([PEAK * (step + 1) / 11 for step in range(10)])
     assert found[10:161] == pytest.approx([PEAK] * 151)
     assert found[160:] == pytest.approx(
@@ -105,7 +141,15 @@ def test_parts_of_the_peak_and_scales_of_groups(package: MakePackage) -> None:
         "--optim.base_batch=5",
         "--schedules.warmup=0",
     )
-    plan = p.loader.BatchPlan(100, 10, 1, 10, 10, 30, 10)
+    plan = p.loader.BatchPlan(
+        100,
+        10,
+        1,
+        10,
+        10,
+        30,
+        10,
+    )
     groups = [
         {"params": [nn.Parameter(torch.zeros(1))], "lr_scale": scale} for scale in (1.0, 0.25)
     ]
@@ -120,7 +164,7 @@ def test_parts_of_the_peak_and_scales_of_groups(package: MakePackage) -> None:
 
 
 def test_wsd_is_continued_from_before_its_decay(package: MakePackage, tmp_path: Path) -> None:
-    """The rates before the decay do not depend on the length of the run, if its warm-up has as many steps."""
+    """The rates before the decay do not depend on the length of the run."""
     p = package("mlp", "schedules")
     options = [
         "--schedules.enabled=true",

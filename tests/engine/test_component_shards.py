@@ -60,17 +60,33 @@ def write(folder: Path, kind: str) -> list[Path]:
     return files
 
 
-def read(p: Package, files: Any, kind: str, **options: Any) -> Any:
+def read(
+    p: Package,
+    files: Any,
+    kind: str,
+    **options: Any,
+) -> Any:
     """Return the shards, whose samples are numbers."""
     shards = p.__getattr__("components.shards")
     if kind == "tar":
-        return shards.Tar(files, lambda sample: int(sample["__key__"].split("/")[1][:5]), **options)
+        return shards.Tar(
+            files,
+            lambda sample: int(sample["__key__"].split("/")[1][:5]),
+            **options,
+        )
     kinds = {"jsonl": shards.JsonLines, "parquet": shards.Parquet}
     return kinds[kind](files, lambda sample: sample["number"], **options)
 
 
 @pytest.mark.parametrize("kind", ["tar", "jsonl", "parquet"])
-@pytest.mark.parametrize(("readers", "shuffle"), [(1, 1), (2, 9), (5, 1000)])
+@pytest.mark.parametrize(
+    ("readers", "shuffle"),
+    [
+        (1, 1),
+        (2, 9),
+        (5, 1000),
+    ],
+)
 def test_reader_resumes_at_any_sample(
     p: Package, tmp_path: Path, kind: str, readers: int, shuffle: int
 ) -> None:
@@ -92,7 +108,11 @@ def test_reader_resumes_at_any_sample(
 @pytest.mark.parametrize("readers", [1, 2, 3, 7])
 def test_pass_has_each_sample_once(p: Package, tmp_path: Path, readers: int) -> None:
     shards = read(p, write(tmp_path, "jsonl"), "jsonl", shuffle=10)
-    found: list[list[int]] = [[], [], []]
+    found: list[list[int]] = [
+        [],
+        [],
+        [],
+    ]
     for number in range(readers):
         reader = shards.reader(number, readers, 0)
         for sample in reader:
@@ -169,7 +189,13 @@ def test_column_that_is_missing_is_one_line(p: Package, tmp_path: Path) -> None:
         p.errors.UserError,
         match=r"cannot decode the sample in .*a\.parquet at 0 \(KeyError: 'label'",
     ):
-        list(shards.Parquet(files, lambda sample: sample["label"], columns=["text"]))
+        list(
+            shards.Parquet(
+                files,
+                lambda sample: sample["label"],
+                columns=["text"],
+            )
+        )
 
 
 def test_url_is_read_by_fsspec(p: Package, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Streams: exact resume with loader workers, accumulation and prefetch, disjoint ranks, other numbers of readers."""
+"""Streams: exact resume, disjoint ranks, other numbers of readers."""
 
 import fcntl
 import json
@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,7 +18,7 @@ from engine import MakePackage, Package, equal, rows, saved
 
 CHANGED = "--run.allow_changes=true"
 DATA = '''
-"""Numbers of samples, as shards or as an IterableDataset; each rank notes those that it trains on."""
+"""Numbers of samples, as shards or as a stream; each rank notes those that it trains on."""
 
 import os
 from dataclasses import dataclass
@@ -165,15 +166,24 @@ def noted(folder: Path) -> str:
 
 
 def wait_for_lock(file: Path) -> None:
-    """Wait until the workers of a killed process, which inherit its lock, notice within seconds that it is gone."""
+    """Wait until the workers of a killed process, which inherit its lock, have ended."""
     with file.open() as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
 
 
-def train_until_killed(p: Package, folder: Path, chosen: list[str]) -> None:
+def train_until_killed(
+    p: Package,
+    folder: Path,
+    chosen: list[str],
+) -> None:
     """Train in this process, and kill it in step 6."""
 
-    def kill_or_seed(world: Any, seed: int, step: int, micro: int) -> Any:
+    def kill_or_seed(
+        world: Any,
+        seed: int,
+        step: int,
+        micro: int,
+    ) -> Any:
         if step == 6 and micro == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return torch.default_generator
@@ -201,7 +211,12 @@ def test_killed_run_ends_as_an_uninterrupted_one(
     assert process.exitcode == -signal.SIGKILL
     wait_for_lock(tmp_path / "killed/a/.lock")
     assert saved(tmp_path / "killed")["step"] == 4
-    p.train_here(tmp_path / "killed", *chosen, noted(tmp_path / "killed"), CHANGED)
+    p.train_here(
+        tmp_path / "killed",
+        *chosen,
+        noted(tmp_path / "killed"),
+        CHANGED,
+    )
     assert notes(tmp_path / "killed") == notes(tmp_path / "whole")[8:]
     assert equal(saved(tmp_path / "killed"), saved(tmp_path / "whole"))
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
@@ -216,9 +231,14 @@ def test_other_number_of_workers_has_the_same_samples(
     whole = notes(tmp_path / "whole")
     for steps, workers in ((3, 2), (5, 0), (8, 1)):
         chosen += [f"--train.steps={steps}", f"--loader.num_workers={workers}"]
-        p.train_here(tmp_path / "parts", *chosen, noted(tmp_path / "parts"), CHANGED)
+        p.train_here(
+            tmp_path / "parts",
+            *chosen,
+            noted(tmp_path / "parts"),
+            CHANGED,
+        )
     assert notes(tmp_path / "parts") == whole
-    assert len({number for batch in whole for number in batch}) == 32  # of different readers
+    assert len({*chain.from_iterable(whole)}) == 32  # of different readers
 
 
 def test_batches_that_were_only_prefetched_are_trained_on_after_a_resume(
@@ -253,15 +273,31 @@ def test_two_ranks_have_disjoint_samples_and_one_rank_continues(
     p: Package, tmp_path: Path, shards: str
 ) -> None:
     chosen = options(shards, "--train.global_batch_size=8", "--train.eval_every=100")
-    p.finish(tmp_path / "two", *chosen, noted(tmp_path / "two"), "--train.steps=7", ranks=2)
+    p.finish(
+        tmp_path / "two",
+        *chosen,
+        noted(tmp_path / "two"),
+        "--train.steps=7",
+        ranks=2,
+    )
     first = notes(tmp_path / "two")
     second = notes(tmp_path / "two", 1)
     assert len(first) == len(second) == 7
-    assert len({number for batch in first + second for number in batch}) == 56
-    p.train_here(tmp_path / "one", *chosen, noted(tmp_path / "one"), "--streams.readers=2")
+    assert len({*chain.from_iterable(first + second)}) == 56
+    p.train_here(
+        tmp_path / "one",
+        *chosen,
+        noted(tmp_path / "one"),
+        "--streams.readers=2",
+    )
     one = notes(tmp_path / "one")
-    assert one[:14] == [batch for step in zip(first, second, strict=True) for batch in step]
-    p.train_here(tmp_path / "two", *chosen, noted(tmp_path / "two"), CHANGED)
+    assert one[:14] == [*chain.from_iterable(zip(first, second, strict=True))]
+    p.train_here(
+        tmp_path / "two",
+        *chosen,
+        noted(tmp_path / "two"),
+        CHANGED,
+    )
     assert notes(tmp_path / "two")[7:] == one[14:]
 
 
@@ -284,7 +320,11 @@ def test_dataset_that_splits_itself_keeps_its_workers(
 def test_readers_that_ranks_cannot_share_are_one_line(p: Package, shards: str) -> None:
     cfg = p.options(*options(shards, "--streams.readers=3"))
     world = p.distributed.World(0, 2, torch.device("cpu"))
-    stream = p.__getattr__("components.streams").Stream(range(9), cfg.streams, world)
+    stream = p.__getattr__("components.streams").Stream(
+        range(9),
+        cfg.streams,
+        world,
+    )
     with pytest.raises(
         p.errors.UserError,
         match=r"^3 readers \(streams\.readers\) cannot be shared by 2 ranks: use a",

@@ -1,4 +1,7 @@
-"""The trackers after a kill, on two ranks, and where they cannot write; what the model tracks there."""
+"""The trackers after a kill, on two ranks, and where they cannot write.
+
+What the model tracks there.
+"""
 
 import importlib
 import json
@@ -30,10 +33,10 @@ def scalars(folder: Path, split: str) -> dict[str, list[tuple[int, float]]]:
     """Return what TensorBoard shows of a run."""
     reader = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     found = reader.EventAccumulator(str(folder / "a/tensorboard" / split), {"scalars": 0}).Reload()
-    return {
-        tag: [(event.step, event.value) for event in found.Scalars(tag)]
-        for tag in found.Tags()["scalars"]
-    }
+    shown = {}
+    for tag in found.Tags()["scalars"]:
+        shown[tag] = [(event.step, event.value) for event in found.Scalars(tag)]
+    return shown
 
 
 def check_rows(folder: Path, split: str) -> None:
@@ -48,7 +51,10 @@ def check_rows(folder: Path, split: str) -> None:
 
 
 def rename_event_files(folder: Path) -> None:
-    """Make the files older: TensorBoard reads them in the order of their names, which have the time in seconds."""
+    """Make the files older.
+
+    TensorBoard reads them in the order of their names, which have the time in seconds.
+    """
     for file in folder.glob("a/tensorboard/*/events.out.tfevents.*"):
         second = file.name.split(".")[3]
         file.rename(file.with_name(file.name.replace(second, str(int(second) - 10))))
@@ -110,7 +116,10 @@ def test_folder_that_cannot_be_written_is_one_line(
 def test_steps_that_were_sent_before_are_not_sent_again(
     package: MakePackage, tmp_path: Path
 ) -> None:
-    """By a file in the run's folder, as W&B, MLflow and Trackio cannot drop rows; one that is damaged is ignored."""
+    """By a file in the run's folder, as W&B, MLflow and Trackio cannot drop rows.
+
+    One that is damaged is ignored.
+    """
     p = package("mlp", *COMPONENTS)
     module = importlib.import_module(f"{p.name}.components.tracker")
     sent: list[tuple[str, int]] = []
@@ -118,7 +127,12 @@ def test_steps_that_were_sent_before_are_not_sent_again(
     class Recorder(module.Tracker):  # type: ignore[misc, name-defined]
         name = "json"
 
-        def open(self, folder: Path, kept: dict[str, Any], about: dict[str, Any]) -> None:
+        def open(
+            self,
+            folder: Path,
+            kept: dict[str, Any],
+            about: dict[str, Any],
+        ) -> None:
             kept.setdefault("id", len(sent))
 
         def send(self, row: Any) -> None:

@@ -1,4 +1,7 @@
-"""The command line: each wrong value is one line that names the key; a saved config is read again."""
+"""The command line: each wrong value is one line that names the key.
+
+A saved config is read again.
+"""
 
 import dataclasses
 import json
@@ -329,6 +332,16 @@ def test_list_of_one_needs_no_brackets_on_the_command_line(package: MakePackage)
         assert cfg.data.ignore == value
 
 
+def with_config() -> list[str]:
+    """Return the components that have a section of the config, and those that they need."""
+    found = {"shards", "tracker"}
+    for file in (ROOT / "template/components").glob("*/component.py"):
+        name = file.parent.name
+        if f"class {Package.class_of(name)}Config(Section)" in file.read_text():
+            found.add(name)
+    return sorted(found)
+
+
 def required(section: Any) -> list[str]:
     """Return the keys of a section that must have a value."""
     types = get_type_hints(section)
@@ -342,15 +355,11 @@ def required(section: Any) -> list[str]:
 def test_null_for_a_key_that_needs_a_value_is_one_line(
     package: MakePackage, tmp_path: Path, model: str
 ) -> None:
-    """For every key of the core and of every component: in Python; for each section, also elsewhere."""
-    components = sorted(
-        folder.parent.name
-        for folder in (ROOT / "template/components").glob("*/component.py")
-        if f"class {Package.class_of(folder.parent.name)}Config(Section)" in folder.read_text()
-    )
-    needed = ["shards", "tracker"]  # by others
-    components = sorted({*components, *needed}) if model == ENGINE_MODEL else []
-    p = package(model, *components)
+    """For every key of the core and of every component: in Python.
+
+    For each section, also elsewhere.
+    """
+    p = package(model, *(with_config() if model == ENGINE_MODEL else []))
     config = p.components.Config
     file = tmp_path / "c.yaml"
     seen = 0

@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,13 +21,22 @@ from sklearn import datasets
 MODEL = "resnet"
 
 
-def make_folder(root: Path, names: list[str], images: int) -> Path:
-    """Make a folder of color noise, with one subfolder per class and a different brightness for each."""
+def make_folder(
+    root: Path,
+    names: list[str],
+    images: int,
+) -> Path:
+    """Make a folder of color noise, with a subfolder of another brightness per class."""
     rng = np.random.default_rng(0)
     for label, name in enumerate(names):
         (root / name).mkdir(parents=True)
         for number in range(images):
-            pixels = rng.integers(40 * label, 40 * label + 40, (20, 30, 3), np.uint8)
+            pixels = rng.integers(
+                40 * label,
+                40 * label + 40,
+                (20, 30, 3),
+                np.uint8,
+            )
             Image.fromarray(pixels).save(root / name / f"{number}.png")
     return root
 
@@ -84,7 +94,10 @@ def test_linked_class_folders_are_followed(p: Package, tmp_path: Path) -> None:
 
 
 def make_tree(root: Path, names: list[str]) -> Path:
-    """Make tiny images, and other files, which are empty; `a -> b` is a link to b, below the root."""
+    """Make tiny images, and other files, which are empty.
+
+    `a -> b` is a link to b, below the root.
+    """
     for number, name in enumerate(names):
         place, _, linked = name.partition(" -> ")
         file = root / place
@@ -99,13 +112,21 @@ def make_tree(root: Path, names: list[str]) -> Path:
 
 
 def eight(*folders: str) -> list[str]:
-    return [f"{folder}/{number}.png" for folder in folders for number in range(8)]
+    return [f"{folder}/{number}.png" for folder, number in product(folders, range(8))]
 
 
 def outcome(p: Any, root: Path, **options: Any) -> str:
     """Return how a folder is described, or why it is refused."""
     try:
-        lines = p.data.describe(*p.data.load(p.data.DataConfig(path=root, size=4, **options)))
+        lines = p.data.describe(
+            *p.data.load(
+                p.data.DataConfig(
+                    path=root,
+                    size=4,
+                    **options,
+                )
+            )
+        )
     except p.errors.UserError as error:
         lines = [f"error: {error}"]
     assert not any("\n" in line for line in lines)
@@ -149,7 +170,8 @@ HOSTILE = {
     ),
     "one class": (
         eight("a"),
-        "error: data.path=ROOT has only one class, a: give a folder with a subfolder of images per class",
+        "error: data.path=ROOT has only one class, a: "
+        "give a folder with a subfolder of images per class",
     ),
     "classes one level deeper": (
         eight("photos/a", "photos/b"),
@@ -173,7 +195,8 @@ HOSTILE = {
     ),
     "other files": (
         [*TWO, "a/0.HEIC", "b/0.heic", "README", "0.png"],
-        "2 classes: a 7 + 1, b 7 + 1; 4 files left out (.heic, images in no class folder, no suffix)",
+        "2 classes: a 7 + 1, b 7 + 1; "
+        "4 files left out (.heic, images in no class folder, no suffix)",
     ),
     "hidden files and those of the system": (
         [
@@ -204,7 +227,11 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize(("names", "expected"), HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    HOSTILE.values(),
+    ids=HOSTILE,
+)
 def test_folder_is_understood_or_refused_in_one_line(
     p: Package, tmp_path: Path, names: list[str], expected: str
 ) -> None:
@@ -226,7 +253,11 @@ def test_folder_is_understood_or_refused_in_one_line(
 def test_folder_without_labels(
     package: Callable[[str], Any], tmp_path: Path, names: list[str], expected: str
 ) -> None:
-    found = outcome(package("vae"), make_tree(tmp_path, names), labels=False)
+    found = outcome(
+        package("vae"),
+        make_tree(tmp_path, names),
+        labels=False,
+    )
     assert found.startswith(expected)
 
 
@@ -262,11 +293,21 @@ def names_in(split: Any) -> set[str]:
 
 
 def test_split_stays_when_images_come_and_go(p: Package, tmp_path: Path) -> None:
-    names = [f"{name}/{number}.png" for name in "ab" for number in range(40)]
+    names = [f"{name}/{number}.png" for name, number in product("ab", range(40))]
     splits = []
-    for number, some in enumerate([names, names[::2], [*names, *eight("c")]]):
+    for number, some in enumerate(
+        [
+            names,
+            names[::2],
+            [*names, *eight("c")],
+        ]
+    ):
         root = make_tree(tmp_path / str(number), some)
-        cfg = p.data.DataConfig(path=root, size=4, test_fraction=0.2)
+        cfg = p.data.DataConfig(
+            path=root,
+            size=4,
+            test_fraction=0.2,
+        )
         train, val, _ = p.data.load(cfg)
         splits.append([names_in(split) for split in (train, val, p.data.load_test(cfg))])
         assert sorted(set.union(*splits[-1])) == sorted(some)
@@ -278,7 +319,11 @@ def test_split_stays_when_images_come_and_go(p: Package, tmp_path: Path) -> None
 def test_classes_are_those_of_the_run(p: Package, tmp_path: Path) -> None:
     """Labels and statistics stay, also if a folder is missing; a new or renamed one is named."""
     root = make_tree(tmp_path, eight("a", "b", "c"))
-    cfg = p.data.DataConfig(path=root, size=4, test_fraction=0.2)
+    cfg = p.data.DataConfig(
+        path=root,
+        size=4,
+        test_fraction=0.2,
+    )
     spec = p.data.load(cfg)[2]
     assert p.data.Spec(**dataclasses.asdict(spec)) == spec
     (root / "a").rename(tmp_path.parent / "elsewhere")
@@ -295,7 +340,16 @@ def test_classes_are_those_of_the_run(p: Package, tmp_path: Path) -> None:
 
 def decoded(p: Any, file: Path, channels: int = 3) -> torch.Tensor:
     """Decode a file to 16 x 16 pixels as `data.py` of images or of masks does."""
-    pixels = p.image_files.read_image(file, p.data.Spec(channels, 16, ("a", "b"), (0.0,), (1.0,)))
+    pixels = p.image_files.read_image(
+        file,
+        p.data.Spec(
+            channels,
+            16,
+            ("a", "b"),
+            (0.0,),
+            (1.0,),
+        ),
+    )
     assert (pixels.shape, pixels.dtype) == ((channels, 16, 16), torch.uint8)
     return torch.as_tensor(pixels, dtype=torch.float32)
 
@@ -335,14 +389,22 @@ def test_transparent_pixels_are_white(
     package: Callable[[str], Any], tmp_path: Path, mode: str, model: str
 ) -> None:
     """Their color is often black, so that a black drawing would vanish."""
-    drawing = Image.new("RGBA", (16, 16), (0, 0, 0, 0))
+    drawing = Image.new(
+        "RGBA",
+        (16, 16),
+        (0, 0, 0, 0),
+    )
     drawing.paste((0, 0, 0, 255), (4, 4, 12, 12))
     if mode == "P":  # two indices, both black
         indices = Image.fromarray((np.array(drawing)[:, :, 3] // 255).astype(np.uint8))
         indices.putpalette([0] * 6)
         indices.save(tmp_path / "a.png", transparency=bytes([0, 255]))
     elif mode == "colors":  # of a pixel, here of the blue around
-        other = Image.new("RGB", (16, 16), (0, 0, 255))
+        other = Image.new(
+            "RGB",
+            (16, 16),
+            (0, 0, 255),
+        )
         other.paste((0, 0, 0), (4, 4, 12, 12))
         other.save(tmp_path / "a.png", transparency=(0, 0, 255))
     else:
@@ -371,8 +433,17 @@ def test_another_name_of_the_same_folder_is_the_same_run(
 def test_a_description_that_fails_is_said_and_stops_no_run(
     p: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(p.data, "describe", lambda train, val, spec: [train.nmaes])
-    said = p.contracts.describe_data(p.data, [], [], None)
+    monkeypatch.setattr(
+        p.data,
+        "describe",
+        lambda train, val, spec: [train.nmaes],
+    )
+    said = p.contracts.describe_data(
+        p.data,
+        [],
+        [],
+        None,
+    )
     assert said == [
         "describe of data.py failed: AttributeError: 'list' object has no attribute 'nmaes'"
     ]
@@ -438,7 +509,11 @@ def test_icons_that_vanish_on_the_background_are_one_line(
             Image.open(file).getchannel("A").save(mask)
     with pytest.raises(p.errors.UserError, match="blank on white: set data.background to another"):
         p.data.load(p.data.DataConfig(path=tmp_path, size=16))
-    cfg = p.data.DataConfig(path=tmp_path, size=16, background="black")
+    cfg = p.data.DataConfig(
+        path=tmp_path,
+        size=16,
+        background="black",
+    )
     sets = p.data.load(cfg)
     assert "transparent pixels are black (data.background)" in p.data.describe(*sets)[0]
     with pytest.raises(
@@ -456,7 +531,11 @@ def find_icons(root: Path) -> list[Path]:
 @pytest.mark.parametrize("suffix", ["gif", "png", "tif", "webp"])
 def test_first_frame_is_decoded(p: Package, tmp_path: Path, suffix: str) -> None:
     frames = [Image.new("RGB", (16, 16), color) for color in ("black", "white")]
-    frames[0].save(tmp_path / f"a.{suffix}", save_all=True, append_images=frames[1:])
+    frames[0].save(
+        tmp_path / f"a.{suffix}",
+        save_all=True,
+        append_images=frames[1:],
+    )
     assert decoded(p, tmp_path / f"a.{suffix}").max() <= 3
 
 
@@ -469,7 +548,15 @@ def whole_png() -> bytes:
 def of_size(pixels: int) -> bytes:
     """Return a PNG that says that it has this height and width."""
     content = whole_png()
-    header = b"IHDR" + struct.pack(">II", pixels, pixels) + content[24:29]
+    header = (
+        b"IHDR"
+        + struct.pack(
+            ">II",
+            pixels,
+            pixels,
+        )
+        + content[24:29]
+    )
     return content[:12] + header + struct.pack(">I", zlib.crc32(header)) + content[33:]
 
 
@@ -534,7 +621,11 @@ def test_statistics_of_large_images_are_of_four_million_pixels(
 
 
 def test_exif_orientation_is_applied(p: Package, tmp_path: Path) -> None:
-    white_above = np.full((8, 8), [[255]] * 4 + [[0]] * 4, np.uint8)
+    white_above = np.full(
+        (8, 8),
+        [[255]] * 4 + [[0]] * 4,
+        np.uint8,
+    )
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate by 90 degrees clockwise
     Image.fromarray(white_above).save(tmp_path / "a.png", exif=exif)
@@ -542,19 +633,43 @@ def test_exif_orientation_is_applied(p: Package, tmp_path: Path) -> None:
     assert pixels[0, :, 6:].min() == 255
 
 
-def augmented(p: Any, images: torch.Tensor, **options: Any) -> torch.Tensor:
+def augmented(
+    p: Any,
+    images: torch.Tensor,
+    **options: Any,
+) -> torch.Tensor:
     """Return images (n, channels, size, size), from 0 to 1, as they are in training."""
     cfg = p.data.DataConfig(shift=0, **options)
-    return torch.as_tensor(p.data.augment(images, cfg, torch.Generator().manual_seed(0)))
+    return torch.as_tensor(
+        p.data.augment(
+            images,
+            cfg,
+            torch.Generator().manual_seed(0),
+        )
+    )
 
 
 def test_a_random_crop_is_a_part_as_pillow_resizes_it(p: Package) -> None:
     size = 64
-    rows, columns = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
+    rows, columns = torch.meshgrid(
+        torch.arange(size),
+        torch.arange(size),
+        indexing="ij",
+    )
     places = torch.stack((rows, columns)).float() + 0.5
-    random = torch.rand(1, 9, 9, generator=torch.Generator().manual_seed(0))
+    random = torch.rand(
+        1,
+        9,
+        9,
+        generator=torch.Generator().manual_seed(0),
+    )
     noise = torch.nn.functional.interpolate(random[None], (size, size), mode="bicubic")[0]
-    image = torch.cat((places, noise)).expand(500, 3, size, size)
+    image = torch.cat((places, noise)).expand(
+        500,
+        3,
+        size,
+        size,
+    )
     crops = augmented(p, image, crop=0.3)
 
     middle = crops[:, :2, 16:48, 16:48]  # far from the edges, which are repeated
@@ -578,15 +693,31 @@ def test_a_random_crop_is_a_part_as_pillow_resizes_it(p: Package) -> None:
         below = top[number] + 64 * heights[number]
         edges = torch.stack((left[number], top[number], right, below)).clamp(0, 64)
         box = (float(edges[0]), float(edges[1]), float(edges[2]), float(edges[3]))
-        part = whole.resize((size, size), Image.Resampling.BILINEAR, box)
+        part = whole.resize(
+            (size, size),
+            Image.Resampling.BILINEAR,
+            box,
+        )
         expected = torch.tensor(np.array(part))[2:-2, 2:-2]
-        torch.testing.assert_close(crops[number, 2, 2:-2, 2:-2], expected, atol=1e-3, rtol=0)
+        torch.testing.assert_close(
+            crops[number, 2, 2:-2, 2:-2],
+            expected,
+            atol=1e-3,
+            rtol=0,
+        )
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_colors_change_as_pillow_changes_them(p: Package, channels: int) -> None:
     generator = torch.Generator().manual_seed(1)
-    images = torch.randint(256, (32, channels, 8, 8), generator=generator) / 255
+    images = (
+        torch.randint(
+            256,
+            (32, channels, 8, 8),
+            generator=generator,
+        )
+        / 255
+    )
     changed = augmented(p, images, jitter=0.4)
     factors = torch.rand((3, 32), generator=torch.Generator().manual_seed(0)) * 0.8 + 0.6
     for image, result, (brightness, contrast, saturation) in zip(
@@ -597,7 +728,15 @@ def test_colors_change_as_pillow_changes_them(p: Package, channels: int) -> None
         picture = ImageEnhance.Brightness(picture).enhance(brightness)
         picture = ImageEnhance.Contrast(picture).enhance(contrast)
         picture = ImageEnhance.Color(picture).enhance(saturation)
-        expected = torch.tensor(np.array(picture)).view(8, 8, -1).permute(2, 0, 1)
+        expected = (
+            torch.tensor(np.array(picture))
+            .view(8, 8, -1)
+            .permute(
+                2,
+                0,
+                1,
+            )
+        )
         assert (255 * result[:3] - expected).abs().max() < 4  # Pillow rounds each time
     assert torch.equal(changed[:, 3:], images[:, 3:])
     assert (changed - images).abs().mean() > 0.05
@@ -615,7 +754,14 @@ def test_a_jpeg_is_as_pillow_decodes_it(
     p: Package, tmp_path: Path, mode: str, orientation: int, channels: int
 ) -> None:
     random = np.random.default_rng(0)
-    noise = Image.fromarray(random.integers(0, 256, (5, 7, 3), dtype=np.uint8))
+    noise = Image.fromarray(
+        random.integers(
+            0,
+            256,
+            (5, 7, 3),
+            dtype=np.uint8,
+        )
+    )
     exif = Image.Exif()
     exif[0x0112] = orientation
     file = tmp_path / "a.jpg"
@@ -626,7 +772,11 @@ def test_a_jpeg_is_as_pillow_decodes_it(
         image.draft(kind, image.size)  # gray pixels as they are in the file
         rotated = ImageOps.exif_transpose(image).convert(kind)
     expected = rotated.resize((32, 32), Image.Resampling.BILINEAR)
-    difference = pixels.int() - torch.tensor(np.array(expected)).view(32, 32, -1).permute(2, 0, 1)
+    difference = pixels.int() - torch.tensor(np.array(expected)).view(32, 32, -1).permute(
+        2,
+        0,
+        1,
+    )
     assert difference.abs().max() <= 1
 
 
@@ -655,7 +805,13 @@ def test_a_test_folder_may_have_no_class_of_its_own(p: Package, tmp_path: Path) 
 def test_batch_of_one_is_one_line_where_batchnorm_has_one_value(
     p: Package,
 ) -> None:
-    spec = p.data.Spec(1, 8, ("a", "b"), (0.0,), (1.0,))
+    spec = p.data.Spec(
+        1,
+        8,
+        ("a", "b"),
+        (0.0,),
+        (1.0,),
+    )
     model = p.model.build(p.model.ModelConfig(), spec)
     label = torch.tensor([0])
     model(torch.rand(1, 1, 8, 8), label)
@@ -663,4 +819,12 @@ def test_batch_of_one_is_one_line_where_batchnorm_has_one_value(
         p.errors.UserError, match=r"train\.batch_size is 1: BatchNorm needs 2 images"
     ):
         model(torch.rand(1, 1, 4, 4), label)
-    model.eval()(torch.rand(1, 1, 4, 4), label)
+    model.eval()(
+        torch.rand(
+            1,
+            1,
+            4,
+            4,
+        ),
+        label,
+    )

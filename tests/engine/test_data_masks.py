@@ -1,6 +1,7 @@
 """Images and masks: the canvases' digits, statistics, and formats of your own images."""
 
 import dataclasses
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,11 @@ def everything(split: Any) -> tuple[torch.Tensor, ...]:
 def digits_of(images: torch.Tensor, masks: torch.Tensor) -> set[bytes]:
     """Crops of the digits whose class occurs once on a canvas."""
     found = set()
-    for image, mask in zip(images[:, 0], masks, strict=True):
+    for image, mask in zip(
+        images[:, 0],
+        masks,
+        strict=True,
+    ):
         for label in mask.unique().tolist()[1:]:
             rows, columns = (mask == label).nonzero(as_tuple=True)
             box = (
@@ -55,7 +60,14 @@ def test_shift_is_by_whole_pixels_and_replicates_the_edge(p: Package) -> None:
     masks[:, 2, 2] = 1
     masks[:, 0] = 2
     prepare = p.data.Prepare(
-        p.data.Spec(1, 5, ("0", "1", "2"), (0.0,), (1.0,)), p.data.DataConfig(shift=1)
+        p.data.Spec(
+            1,
+            5,
+            ("0", "1", "2"),
+            (0.0,),
+            (1.0,),
+        ),
+        p.data.DataConfig(shift=1),
     )
     shifted = prepare((masks.unsqueeze(1), masks), True, torch.Generator().manual_seed(0))[1]
     positions = (shifted == 1).flatten(1).float().argmax(1)
@@ -68,7 +80,13 @@ def make_folder(
 ) -> Path:
     for kind in ("images", "masks"):
         (root / kind / "part").mkdir(parents=True)
-    for number, (image, mask) in enumerate(zip(images, masks, strict=True)):
+    for number, (image, mask) in enumerate(
+        zip(
+            images,
+            masks,
+            strict=True,
+        )
+    ):
         image.save(root / "images" / "part" / f"{number}{suffix}")
         mask.save(root / "masks" / "part" / f"{number}.png")
     return root
@@ -84,16 +102,32 @@ def noise(
 def test_own_images_have_the_statistics_of_their_training_split(p: Package, tmp_path: Path) -> None:
     images = [Image.fromarray(pixels) for pixels in noise(size=(20, 20, 3))]
     masks = [Image.fromarray(pixels // 128) for pixels in noise()]
-    cfg = p.data.DataConfig(path=make_folder(tmp_path / "own", images, masks), size=16)
+    cfg = p.data.DataConfig(
+        path=make_folder(
+            tmp_path / "own",
+            images,
+            masks,
+        ),
+        size=16,
+    )
     train, val, spec = p.data.load(cfg)
     assert (len(train), len(val)) == (8, 2)
-    prepared, _ = p.data.Prepare(spec, cfg)(everything(train), False, torch.Generator())
+    prepared, _ = p.data.Prepare(spec, cfg)(
+        everything(train),
+        False,
+        torch.Generator(),
+    )
     assert prepared.mean((0, 2, 3)).tolist() == pytest.approx([0] * 3, abs=1e-5)
     assert prepared.std((0, 2, 3), correction=0).tolist() == pytest.approx([1] * 3, abs=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("mode", "classes"), [("1", ("0", "1")), ("L", ("0", "255")), ("P", ("0", "2"))]
+    ("mode", "classes"),
+    [
+        ("1", ("0", "1")),
+        ("L", ("0", "255")),
+        ("P", ("0", "2")),
+    ],
 )
 def test_masks_may_be_bilevel_gray_or_palette_indices(
     p: Package, tmp_path: Path, mode: str, classes: tuple[str, ...]
@@ -107,7 +141,14 @@ def test_masks_may_be_bilevel_gray_or_palette_indices(
     else:
         masks = [Image.fromarray(pixels * 255).convert(mode) for pixels in both]
     images = [Image.fromarray(pixels * 255) for pixels in both]
-    cfg = p.data.DataConfig(path=make_folder(tmp_path / "own", images, masks), size=20)
+    cfg = p.data.DataConfig(
+        path=make_folder(
+            tmp_path / "own",
+            images,
+            masks,
+        ),
+        size=20,
+    )
     train, _, spec = p.data.load(cfg)
     assert spec.classes == classes
     loaded, found = everything(train)
@@ -121,7 +162,12 @@ def test_image_is_rotated_as_its_exif_data_says(p: Package, tmp_path: Path) -> N
         Image.fromarray(np.repeat(np.arange(2, dtype=np.uint8), 20)[:, None].repeat(20, 1))
         for _ in range(10)
     ]
-    root = make_folder(tmp_path / "own", [Image.new("RGB", (40, 20))] * 10, masks, ".jpg")
+    root = make_folder(
+        tmp_path / "own",
+        [Image.new("RGB", (40, 20))] * 10,
+        masks,
+        ".jpg",
+    )
     with pytest.raises(
         p.errors.UserError, match=r"0.jpg has 40 x 20 pixels and its mask .* 20 x 40:"
     ):
@@ -157,7 +203,15 @@ def make_pairs(root: Path, mask: Image.Image, count: int = 12, suffix: str = ".p
 def outcome(p: Any, root: Path, **options: Any) -> str:
     """Return how a folder is described, or why it is refused."""
     try:
-        lines = p.data.describe(*p.data.load(p.data.DataConfig(path=root, size=16, **options)))
+        lines = p.data.describe(
+            *p.data.load(
+                p.data.DataConfig(
+                    path=root,
+                    size=16,
+                    **options,
+                )
+            )
+        )
     except p.errors.UserError as error:
         lines = [f"error: {error}"]
     assert not any("\n" in line for line in lines)
@@ -204,7 +258,11 @@ MASKS: dict[str, tuple[Image.Image, str]] = {
 }
 
 
-@pytest.mark.parametrize(("mask", "expected"), MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    MASKS.values(),
+    ids=MASKS,
+)
 def test_values_of_masks_are_understood_or_refused_in_one_line(
     p: Package, tmp_path: Path, mask: Image.Image, expected: str
 ) -> None:
@@ -261,7 +319,7 @@ FILES: dict[str, tuple[list[str], list[str], str]] = {
         "error: ROOT/images has no images: give another data.path; 1 file left out (.heic)",
     ),
     "one pair": (
-        [f"{kind}/{number}.png" for kind in ("images", "masks") for number in range(1, 12)],
+        [f"{kind}/{number}.png" for kind, number in product(("images", "masks"), range(1, 12))],
         [],
         "error: data.path=ROOT has 1 images for training and 0 for validation: "
         "add images, or change data.val_fraction",
@@ -269,7 +327,11 @@ FILES: dict[str, tuple[list[str], list[str], str]] = {
 }
 
 
-@pytest.mark.parametrize(("removed", "added", "expected"), FILES.values(), ids=FILES)
+@pytest.mark.parametrize(
+    ("removed", "added", "expected"),
+    FILES.values(),
+    ids=FILES,
+)
 def test_files_are_pairs_or_refused_in_one_line(
     p: Package,
     tmp_path: Path,
@@ -304,7 +366,11 @@ def test_class_that_no_training_mask_has_is_named(p: Package, tmp_path: Path) ->
 
 
 def test_split_stays_when_pairs_come_and_go(p: Package, tmp_path: Path) -> None:
-    cfg = p.data.DataConfig(path=make_pairs(tmp_path, values(0, 1), 40), size=16, test_fraction=0.2)
+    cfg = p.data.DataConfig(
+        path=make_pairs(tmp_path, values(0, 1), 40),
+        size=16,
+        test_fraction=0.2,
+    )
 
     def numbers() -> list[set[int]]:
         splits = [*p.data.load(cfg)[:2], p.data.load_test(cfg)]

@@ -18,10 +18,22 @@ MODEL = "lstm"
 def test_dates_and_words_are_ignored(p: Package, tmp_path: Path) -> None:
     project = p
     dates = pd.date_range("2024-01-01", periods=300, freq="h").astype(str)
-    frame = pd.DataFrame({"when": dates, "day": "01.02.2024", "load": range(300), "wet": True})
+    frame = pd.DataFrame(
+        {
+            "when": dates,
+            "day": "01.02.2024",
+            "load": range(300),
+            "wet": True,
+        }
+    )
     frame.to_csv(tmp_path / "a.csv", index=False)
     _, _, spec = project.data.load(
-        project.data.DataConfig(kind="series", path=tmp_path / "a.csv", window=8, horizon=2)
+        project.data.DataConfig(
+            kind="series",
+            path=tmp_path / "a.csv",
+            window=8,
+            horizon=2,
+        )
     )
     assert spec.columns == ("load",)
     assert spec.left_out == ("day", "wet")
@@ -66,16 +78,31 @@ def test_a_decimal_comma_is_read_with_the_option_and_large_numbers_keep_their_di
     project = p
     file = tmp_path / "a.csv"
     file.write_text("load;note\n" + "".join(f"{10**9 + index},5;x\n" for index in range(200)))
-    cfg = project.data.DataConfig(kind="series", path=file, window=12, horizon=4, decimal="comma")
+    cfg = project.data.DataConfig(
+        kind="series",
+        path=file,
+        window=12,
+        horizon=4,
+        decimal="comma",
+    )
     train, _, spec = project.data.load(cfg)
     assert spec.columns == ("load",)
     assert spec.mean[0] == pytest.approx(1e9 + 80, abs=0.01)
     assert train.__getitems__([0])[0][0, :, 0].unique().numel() == 16
 
 
-def write(file: Path, rows: int = 200, **others: Any) -> Path:
+def write(
+    file: Path,
+    rows: int = 200,
+    **others: Any,
+) -> Path:
     """Write a table with two numeric columns and one of words."""
-    columns = {"load": range(10, 10 + rows), "price": range(rows), "note": "dry", **others}
+    columns = {
+        "load": range(10, 10 + rows),
+        "price": range(rows),
+        "note": "dry",
+        **others,
+    }
     pd.DataFrame(columns).to_csv(file, index=False)
     return file
 
@@ -86,7 +113,13 @@ def test_missing_values_repeat_the_last_one_and_constants_are_zero(
     data = p.data
     holes = [None, 5.0, None, *range(197)]
     file = write(tmp_path / "a.csv", a=holes, flat=0.1)
-    cfg = data.DataConfig(kind="series", path=file, window=12, horizon=4, columns=("a", "flat"))
+    cfg = data.DataConfig(
+        kind="series",
+        path=file,
+        window=12,
+        horizon=4,
+        columns=("a", "flat"),
+    )
     train, _, spec = data.load(cfg)
     rows = train.__getitems__([0])[0][0]
     values = rows[:3, 0] * spec.std[0] + spec.mean[0]
@@ -329,7 +362,12 @@ def test_parquet_has_dates_as_an_index_or_a_column(
     file.write_bytes(b"PAR1 nonsense")
     if frame is not None:
         frame.to_parquet(file)
-    cfg = data.DataConfig(kind="series", path=file, window=8, horizon=4)
+    cfg = data.DataConfig(
+        kind="series",
+        path=file,
+        window=8,
+        horizon=4,
+    )
     try:
         said = "\n".join(data.describe(*data.load(cfg)))
     except error as raised:
@@ -341,10 +379,20 @@ def test_a_run_that_is_resumed_keeps_its_columns_and_statistics(p: Package, tmp_
     data = p.data
     error = p.errors.UserError
     file = write(tmp_path / "a.csv")
-    cfg = data.DataConfig(kind="series", path=file, window=8, horizon=4, test_fraction=0.2)
+    cfg = data.DataConfig(
+        kind="series",
+        path=file,
+        window=8,
+        horizon=4,
+        test_fraction=0.2,
+    )
     cfg = replace(cfg, columns=("load", "price"))
     spec = data.load(cfg)[2]
-    write(file, rows=300, wind=np.sin(range(300)))
+    write(
+        file,
+        rows=300,
+        wind=np.sin(range(300)),
+    )
     train, _, same = data.load(cfg, spec)
     assert same is spec
     assert train.tensors[0].shape[2] == 2

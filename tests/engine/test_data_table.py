@@ -19,15 +19,38 @@ ROWS = 60
 LABELS = ["x", "y"] * (ROWS // 2)
 
 
-def load(p: Any, folder: Path, content: dict[str, Any], suffix: str = ".csv", **keys: Any) -> Any:
+def load(
+    p: Any,
+    folder: Path,
+    content: dict[str, Any],
+    suffix: str = ".csv",
+    **keys: Any,
+) -> Any:
     """Write a table with these columns, a label and an id, which is ignored, and load it."""
     file = folder / f"table{suffix}"
-    frame = pd.DataFrame({"id": range(ROWS), "label": LABELS, **content})
+    frame = pd.DataFrame(
+        {
+            "id": range(ROWS),
+            "label": LABELS,
+            **content,
+        }
+    )
     if suffix == ".parquet":
         frame.to_parquet(file)
     else:
-        frame.to_csv(file, index=False, sep=";" if keys.get("decimal") == "comma" else ",")
-    return p.data.load(p.data.DataConfig(path=file, target="label", ignore=("id",), **keys))
+        frame.to_csv(
+            file,
+            index=False,
+            sep=";" if keys.get("decimal") == "comma" else ",",
+        )
+    return p.data.load(
+        p.data.DataConfig(
+            path=file,
+            target="label",
+            ignore=("id",),
+            **keys,
+        )
+    )
 
 
 def original(spec: Any, numbers: torch.Tensor) -> Any:
@@ -40,7 +63,12 @@ def assert_same_rows(rows: Any, expected: Any) -> None:
     weights = np.random.default_rng(0).random(rows.shape[1])
     order = (rows @ weights).argsort()
     known = (expected @ weights).argsort()
-    np.testing.assert_allclose(rows[order], expected[known], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        rows[order],
+        expected[known],
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 def joined(splits: Any) -> list[torch.Tensor]:
@@ -71,7 +99,15 @@ def test_diabetes_is_that_of_scikit_learn(p: Package) -> None:
     known = datasets.load_diabetes(scaled=False)
     train, val, spec = p.data.load(p.data.DataConfig(builtin="diabetes"))
     numbers, codes, targets = joined((train, val))
-    assert_same_rows(np.insert(original(spec, numbers), 1, codes[:, 0], axis=1), known.data)
+    assert_same_rows(
+        np.insert(
+            original(spec, numbers),
+            1,
+            codes[:, 0],
+            axis=1,
+        ),
+        known.data,
+    )
     in_its_unit = targets.double() * spec.target_std + spec.target_mean
     assert sorted(in_its_unit.tolist()) == pytest.approx(sorted(known.target), rel=1e-5)
 
@@ -169,12 +205,21 @@ def test_saved_index_is_ignored(p: Package, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "column", [{"a": [1.0] * ROWS}, {"a": [None] * ROWS}, {"a": ["same"] * ROWS}]
+    "column",
+    [
+        {"a": [1.0] * ROWS},
+        {"a": [None] * ROWS},
+        {"a": ["same"] * ROWS},
+    ],
 )
 def test_constant_column_does_not_make_inputs_nonfinite(
     p: Package, tmp_path: Path, column: dict[str, Any]
 ) -> None:
-    train, _, spec = load(p, tmp_path, {"b": range(ROWS), **column})
+    train, _, spec = load(
+        p,
+        tmp_path,
+        {"b": range(ROWS), **column},
+    )
     prepared = p.data.Prepare(spec, p.data.DataConfig())(
         train.__getitems__([0, 1, 2]), True, torch.Generator()
     )
@@ -183,7 +228,11 @@ def test_constant_column_does_not_make_inputs_nonfinite(
 
 def test_a_class_of_one_row_is_no_error(p: Package, tmp_path: Path) -> None:
     labels = ["rare", *LABELS[1:]]
-    train, val, spec = load(p, tmp_path, {"a": range(ROWS), "label": labels})
+    train, val, spec = load(
+        p,
+        tmp_path,
+        {"a": range(ROWS), "label": labels},
+    )
     assert (len(train) + len(val), spec.classes) == (ROWS, ("rare", "x", "y"))
 
 
@@ -250,7 +299,11 @@ def test_own_file_is_understood(
 ) -> None:
     file = tmp_path / "table.csv"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    cfg = p.data.DataConfig(path=file, target="label", **{"ignore": ("id",), **keys})
+    cfg = p.data.DataConfig(
+        path=file,
+        target="label",
+        **{"ignore": ("id",), **keys},
+    )
     train, val, spec = p.data.load(cfg)
     said = "\n".join(p.data.describe(train, val, spec))
     assert expected in said
@@ -258,7 +311,13 @@ def test_own_file_is_understood(
     assert (train.tensors[0].mean(0).abs() < 1e-4).all()
     again = p.data.load(cfg, p.data.Spec(**asdict(spec)))
     assert again[2] == spec
-    assert all(map(torch.equal, joined(again), joined((train, val))))
+    assert all(
+        map(
+            torch.equal,
+            joined(again),
+            joined((train, val)),
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -387,7 +446,16 @@ def test_parquet_says_the_kind_of_a_column(
         if isinstance(column, bytes):
             (tmp_path / "table.parquet").write_bytes(column)
             p.data.load(p.data.DataConfig(path=tmp_path / "table.parquet"))
-        said = "\n".join(p.data.describe(*load(p, tmp_path, {"a": column}, ".parquet")))
+        said = "\n".join(
+            p.data.describe(
+                *load(
+                    p,
+                    tmp_path,
+                    {"a": column},
+                    ".parquet",
+                )
+            )
+        )
     except p.errors.UserError as error:
         said = str(error)
     assert expected in said
@@ -423,7 +491,11 @@ def test_other_file_has_the_columns_and_classes_of_the_training(
     other = tmp_path / "other.csv"
     file.write_text(GOOD)
     other.write_text(content)
-    cfg = data.DataConfig(path=file, target="label", ignore=("id",))
+    cfg = data.DataConfig(
+        path=file,
+        target="label",
+        ignore=("id",),
+    )
     spec = data.load(cfg)[2]
 
     def load_other() -> Any:
@@ -460,22 +532,27 @@ def test_rows_stay_in_their_split(p: Package, tmp_path: Path) -> None:
             for split in (train, val, data.load_test(cfg))
         ]
 
-    # the mean of a column, which missing numbers become, is no whole number
-    whole = [{x for x in split if x == int(x)} for split in splits(lines[1:])]
+    def of_whole(split: set[float]) -> set[float]:
+        """Leave out the mean of the column, which missing numbers become."""
+        return {number for number in split if number == int(number)}
+
+    whole = [*map(of_whole, splits(lines[1:]))]
     assert [len(split) for split in whole] == pytest.approx([444, 178, 267], rel=0.2)
     fewer = splits(lines[1:700])
     for split, all_of_it in zip(fewer, whole, strict=True):
-        assert {x for x in split if x == int(x)} <= all_of_it
-    assert [
-        {x for x in split if x == int(x)} for split in splits(lines[1:], ignore=("id", "c"))
-    ] == whole
+        assert of_whole(split) <= all_of_it
+    assert [*map(of_whole, splits(lines[1:], ignore=("id", "c")))] == whole
     doubled = splits(lines[1:] * 2)
-    assert not {x for x in doubled[0] & doubled[1] if x == int(x)}
+    assert not of_whole(doubled[0] & doubled[1])
 
 
 def test_large_numbers_keep_their_differences(p: Package, tmp_path: Path) -> None:
     """In float32, times in seconds since 1970 are equal."""
-    train, _, _ = load(p, tmp_path, {"a": np.arange(ROWS) + 1_700_000_000})
+    train, _, _ = load(
+        p,
+        tmp_path,
+        {"a": np.arange(ROWS) + 1_700_000_000},
+    )
     assert len(train.tensors[0].unique()) == len(train)
 
 
@@ -485,7 +562,11 @@ def test_large_numbers_keep_their_differences(p: Package, tmp_path: Path) -> Non
 def test_table_trains_with_numbers_or_categories_alone_but_not_on_one_row_a_batch(
     p: Package, tmp_path: Path, cell: Callable[[int], Any], keys: dict[str, Any]
 ) -> None:
-    table = csv_of(cell, rows=200, header="a,c,label" if cell(1) != 1 else "a,,label")
+    table = csv_of(
+        cell,
+        rows=200,
+        header="a,c,label" if cell(1) != 1 else "a,,label",
+    )
     (tmp_path / "table.csv").write_text(table)
     options = [f"--data.path={tmp_path}/table.csv", "--data.target=label", "--train.steps=2"]
     options += ["--data.ignore=[id]"]
@@ -502,5 +583,12 @@ def test_new_rows_are_encoded_as_those_of_the_training(p: Package, tmp_path: Pat
     file.write_text("c,more,a\nv,1,7\n u ,2,\nnew,3,1e3\n")
     rows = data.read_table(file, data.DataConfig(), "the table")
     numbers, codes = data.encode(rows, spec)
-    assert original(spec, numbers)[:, 0] == pytest.approx([7, spec.mean[0], 1000], rel=1e-5)
+    assert original(spec, numbers)[:, 0] == pytest.approx(
+        [
+            7,
+            spec.mean[0],
+            1000,
+        ],
+        rel=1e-5,
+    )
     assert codes[:, 0].tolist() == [2, 1, 0]

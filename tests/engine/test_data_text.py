@@ -1,4 +1,7 @@
-"""Text: how much of the built-in validation text is also in the training text; binary and badly encoded files."""
+"""Text: how much of the built-in validation text is also in the training text.
+
+Binary and badly encoded files.
+"""
 
 import dataclasses
 from argparse import Namespace
@@ -17,7 +20,7 @@ MODEL = "gpt"
 
 
 def repeated(train: Any, val: Any) -> float:
-    """Return the fraction of val's bytes in a string of 64 bytes which train has too, by a hash of each string."""
+    """Return the fraction of val's bytes in a string of 64 bytes which train has too."""
     hashes = []
     for text in (train, val):
         hashed = text.numpy().astype(np.uint64) + np.uint64(1)
@@ -33,7 +36,7 @@ def repeated(train: Any, val: Any) -> float:
 
 
 def test_validation_text_of_the_standard_library_is_new(p: Package) -> None:
-    """22% of its bytes were in strings of 64 bytes that train has too when the library was split by file."""
+    """22% of its bytes were in such strings when the library was split by file."""
     data = p.data
     train, val, _ = data.load(data.DataConfig())
     texts = [part.tensors[0][:, :-1].flatten() for part in (train, val)]
@@ -56,11 +59,8 @@ def test_the_split_depends_only_on_relative_names(p: Package, tmp_path: Path) ->
 
 def text_of(*parts: Any) -> str:
     """Return the text of windows of bytes."""
-    return "".join(
-        bytes(window[:-1].tolist()).decode("latin-1")
-        for part in parts
-        for window in part.tensors[0]
-    )
+    windows = torch.cat([part.tensors[0] for part in parts])
+    return "".join(bytes(window[:-1].tolist()).decode("latin-1") for window in windows)
 
 
 TEXT = "".join(f"line {index:3}\n" for index in range(100))
@@ -82,7 +82,12 @@ def test_files_are_understood(p: Package, tmp_path: Path, case: str) -> None:
     data = p.data
     files, keys = UNDERSTOOD[case]
     write(tmp_path, files)
-    cfg = data.DataConfig(path=tmp_path, context=8, val_fraction=0.2, **keys)
+    cfg = data.DataConfig(
+        path=tmp_path,
+        context=8,
+        val_fraction=0.2,
+        **keys,
+    )
     train, val, spec = data.load(cfg)
     assert spec == data.Spec(vocabulary=256, context=8)
     assert text_of(train) == TEXT[: len(train) * 8]
@@ -165,7 +170,13 @@ def test_files_are_refused_in_one_line(
     files, keys, message = REFUSED[case]
     write(tmp_path, files)
     with pytest.raises(project.errors.UserError, match=message) as raised:
-        project.data.load(project.data.DataConfig(path=Path("~"), context=8, **keys))
+        project.data.load(
+            project.data.DataConfig(
+                path=Path("~"),
+                context=8,
+                **keys,
+            )
+        )
     assert "\n" not in str(raised.value)
 
 
@@ -184,7 +195,13 @@ def test_links_to_folders_are_not_followed(p: Package, tmp_path: Path) -> None:
     write(tmp_path, {"a.txt": TEXT.encode()})
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "broken.txt").symlink_to(tmp_path / "nowhere")
-    train, _, _ = data.load(data.DataConfig(path=tmp_path, context=8, val_fraction=0.2))
+    train, _, _ = data.load(
+        data.DataConfig(
+            path=tmp_path,
+            context=8,
+            val_fraction=0.2,
+        )
+    )
     assert text_of(train) == TEXT[: len(train) * 8]
 
 
@@ -240,7 +257,13 @@ def test_a_tokenizer_without_a_token_for_a_word_is_one_line(p: Package, tmp_path
 def test_a_description_has_the_tokens(p: Package, tmp_path: Path) -> None:
     data = p.data
     write(tmp_path, {"a.txt": b"x" * 20000})
-    loaded = data.load(data.DataConfig(path=tmp_path, context=8, val_fraction=0.2))
+    loaded = data.load(
+        data.DataConfig(
+            path=tmp_path,
+            context=8,
+            val_fraction=0.2,
+        )
+    )
     assert data.describe(*loaded) == [
         "15,992 tokens for training and 3,992 for validation, in windows of 8; "
         "a vocabulary of 256 tokens (bytes)"
@@ -253,10 +276,20 @@ def test_predictions_are_made_with_the_tokenizer_of_the_run(
     p = package("gpt", "predict")
     pairs = byte_pairs(tmp_path / "pairs.json")
     size = pairs.get_vocab_size()
-    spec = p.data.Spec(vocabulary=size, context=8, tokenizer=pairs.to_str())
+    spec = p.data.Spec(
+        vocabulary=size,
+        context=8,
+        tokenizer=pairs.to_str(),
+    )
     net = p.model.build(p.model.ModelConfig(), spec)
     command = import_module(f"{p.name}.components.predict_data")
-    options = Namespace(prompt="größer", tokens=5, seed=0, temperature=1.0, device="cpu")
+    options = Namespace(
+        prompt="größer",
+        tokens=5,
+        seed=0,
+        temperature=1.0,
+        device="cpu",
+    )
     with torch.no_grad():
         new = command.continue_prompt(options, spec, net)
         options.tokens = 0

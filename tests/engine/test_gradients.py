@@ -25,7 +25,11 @@ def step(counts: list[int], ranks: int = 1, accumulation_steps: int = 1) -> list
 
 def in_order(p: Package, counts: list[int]) -> list[int]:
     """Return the counts of the samples, so that the micro-batches have them in the given order."""
-    plan = p.loader.BatchPlan.make(p.config.TrainConfig(batch_size=BATCH), BATCH, 1)
+    plan = p.loader.BatchPlan.make(
+        p.config.TrainConfig(batch_size=BATCH),
+        BATCH,
+        1,
+    )
     world = p.distributed.World(0, 1, torch.device("cpu"))
     order = next(p.loader.train_batches(plan, world, 0, 0))
     placed = [0] * BATCH
@@ -43,13 +47,29 @@ def finish(p: Package, folder: Path, *given: str, ranks: int = 1) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("ranks", "parts"), [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)])
+@pytest.mark.parametrize(
+    ("ranks", "parts"),
+    [
+        (1, 1),
+        (1, 2),
+        (1, 4),
+        (2, 1),
+        (2, 2),
+        (2, 4),
+    ],
+)
 def test_gradient_of_a_step_is_that_of_one_batch(
     p: Package, tmp_path: Path, kind: str, ranks: int, parts: int
 ) -> None:
-    """In the first half of the step nothing counts, so in its first micro-batch, if there are two."""
+    """In the first half of the step, so in the first of two micro-batches, nothing counts."""
     counts = in_order(p, UNEVEN)
-    finish(p, tmp_path, *step(counts, ranks, parts), f"--model.kind={kind}", ranks=ranks)
+    finish(
+        p,
+        tmp_path,
+        *step(counts, ranks, parts),
+        f"--model.kind={kind}",
+        ranks=ranks,
+    )
     wanted = expected(p, counts)
     check(gradients(saved(tmp_path)["optimizer"]), wanted)
     check_row(rows(tmp_path, "train")[0], wanted)
@@ -71,7 +91,11 @@ def test_micro_batch_at_the_end_in_which_nothing_counts_adds_nothing(
 def test_step_in_which_nothing_counts_has_gradients_of_zero(
     p: Package, tmp_path: Path, kind: str, parts: int
 ) -> None:
-    p.train_here(tmp_path, *step([0] * BATCH, 1, parts), f"--model.kind={kind}")
+    p.train_here(
+        tmp_path,
+        *step([0] * BATCH, 1, parts),
+        f"--model.kind={kind}",
+    )
     row = rows(tmp_path, "train")[0]
     assert (row["loss"], row["grad_norm"]) == (0, 0)
     assert not any(part.any() for part in gradients(saved(tmp_path)["optimizer"]))
@@ -80,7 +104,11 @@ def test_step_in_which_nothing_counts_has_gradients_of_zero(
 def test_model_without_a_count_of_its_loss_is_refused(
     p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(p.model.Net, "forward", lambda net, *_: (net.layers[0].weight.sum(), {}))
+    monkeypatch.setattr(
+        p.model.Net,
+        "forward",
+        lambda net, *_: (net.layers[0].weight.sum(), {}),
+    )
     with pytest.raises(p.errors.UserError, match='of `forward` in model.py have no "loss": add'):
         p.train_here(tmp_path, "--train.steps=1")
 
@@ -116,7 +144,11 @@ def test_fp16_unscales_the_gradient_of_the_step(p: Package, tmp_path: Path, kind
     counts = in_order(p, UNEVEN[::-1])
     fp16 = ["--speed.precision=fp16", f"--model.kind={kind}"]
     p.train_here(tmp_path, *step(counts, 1, 4), *fp16)
-    check(gradients(saved(tmp_path)["optimizer"]), expected(p, counts), 0.01)
+    check(
+        gradients(saved(tmp_path)["optimizer"]),
+        expected(p, counts),
+        0.01,
+    )
 
 
 @pytest.mark.slow
@@ -129,7 +161,13 @@ def test_chunks_of_oom_have_the_gradient_of_one_batch(
     counts = in_order(p, UNEVEN)
     (tmp_path / "a").mkdir()
     (tmp_path / "a/oom.json").write_text(str(size))
-    finish(p, tmp_path, *step(counts, ranks, 2), "--oom.enabled=true", ranks=ranks)
+    finish(
+        p,
+        tmp_path,
+        *step(counts, ranks, 2),
+        "--oom.enabled=true",
+        ranks=ranks,
+    )
     wanted = expected(p, counts)
     check(gradients(saved(tmp_path)["optimizer"]), wanted)
     check_row(rows(tmp_path, "train")[0], wanted)
@@ -166,7 +204,13 @@ def test_sharded_gradients_are_those_of_one_batch(
     more = [f"--model.kind={kind}", "--optim.eps=0.01"]
     p.train_here(tmp_path / "one", *step(counts), *more)
     sharded = ["--fsdp.enabled=true"]
-    p.finish(tmp_path / "sharded", *step(counts, 2, 2), *more, *sharded, ranks=2)
+    p.finish(
+        tmp_path / "sharded",
+        *step(counts, 2, 2),
+        *more,
+        *sharded,
+        ranks=2,
+    )
     check_row(rows(tmp_path / "sharded", "train")[0], expected(p, counts))
     checkpoint = next((tmp_path / "sharded/a/checkpoints").glob("step-*"))
     weights = torch.load(checkpoint / "weights.pt", weights_only=True)["model"]
@@ -179,7 +223,11 @@ def test_adapters_have_the_gradient_of_one_batch(tiny: MakePackage, tmp_path: Pa
     p = tiny("lora")
     counts = in_order(p, UNEVEN)
     for parts in (1, 4):
-        p.train_here(tmp_path / str(parts), *step(counts, 1, parts), "--lora.enabled=true")
+        p.train_here(
+            tmp_path / str(parts),
+            *step(counts, 1, parts),
+            "--lora.enabled=true",
+        )
     one, four = (gradients(saved(tmp_path / str(parts))["optimizer"]) for parts in (1, 4))
     assert any(part.any() for part in one)
     for mine, other in zip(four, one, strict=True):

@@ -1,4 +1,7 @@
-"""No process outlives what started it: ranks a launcher that was killed, and programs of tests a test that hangs."""
+"""No process outlives what started it.
+
+Ranks a launcher that was killed, and programs of tests a test that hangs.
+"""
 
 import os
 import signal
@@ -6,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext, suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -24,10 +28,11 @@ MINUTE = 60.0
 
 
 def wait_for_end(ids: list[Path]) -> None:
-    """Wait until the processes whose IDs are in files have ended, which takes a moment after a signal."""
-    for process in [int(word) for file in ids for word in file.read_text().split()]:
-        while is_running(process):
-            time.sleep(0.01)
+    """Wait until the processes whose IDs are in files have ended."""
+    for file in ids:
+        for word in file.read_text().split():
+            while is_running(int(word)):
+                time.sleep(0.01)
 
 
 @pytest.mark.slow
@@ -85,7 +90,15 @@ def test_ranks_save_a_checkpoint_when_their_launcher_is_gone(p: Package, tmp_pat
     options = p.arguments(
         tmp_path, "--train.steps=1000000", "--train.eval_every=1000000", "--train.batch_size=8"
     )
-    with started(p.root, sys.executable, "-m", *TORCHRUN, "-m", f"{p.name}.train", *options) as run:
+    with started(
+        p.root,
+        sys.executable,
+        "-m",
+        *TORCHRUN,
+        "-m",
+        f"{p.name}.train",
+        *options,
+    ) as run:
         log = tmp_path / "a/metrics.jsonl"
         while not (log.exists() and log.stat().st_size):
             assert run.poll() is None, run.communicate()
@@ -107,11 +120,18 @@ GOOD: list[tuple[dict[str, str], tuple[int, int, int]]] = [
     (ONE | {"LOCAL_RANK": "0", "MASTER_ADDR": "elsewhere"}, (0, 1, 0)),
     ({"MASTER_ADDR": "elsewhere"}, (0, 1, 0)),
 ]
+NEEDED = [name for name in TWO if name != "LOCAL_WORLD_SIZE"]
+
+
+def without(name: str) -> dict[str, str]:
+    return {key: text for key, text in TWO.items() if key != name}
+
+
 WRONG: list[dict[str, str]] = [
-    *({key: TWO[key] for key in TWO if key != name} for name in TWO if name != "LOCAL_WORLD_SIZE"),
-    *({name: text} for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") for text in ("0", "1", "2")),
+    *map(without, NEEDED),
+    *({name: text} for name, text in product(("RANK", "WORLD_SIZE", "LOCAL_RANK"), "012")),
     *({"LOCAL_WORLD_SIZE": text} for text in ("0", "abc", "2")),
-    *(TWO | {name: text} for name in list(TWO)[:4] for text in ("", "abc", "-1", "1.5")),
+    *(TWO | {name: text} for name, text in product([*TWO][:4], ("", "abc", "-1", "1.5"))),
     *(TWO | {"MASTER_PORT": text} for text in ("", "abc", "99999")),
     TWO | {"MASTER_ADDR": ""},
     ONE | {"RANK": "1"},
@@ -156,7 +176,11 @@ def test_rank_without_a_launcher_asks_to_stop_by_what_is_no_second_sigterm(
     """A second SIGTERM after the launcher's would end a training before it has saved."""
     sent = list[int]()
     monkeypatch.setattr(p.errors.time, "sleep", lambda _: None)
-    monkeypatch.setattr(p.errors.os, "kill", lambda _, number: sent.append(number))
+    monkeypatch.setattr(
+        p.errors.os,
+        "kill",
+        lambda _, number: sent.append(number),
+    )
     monkeypatch.setattr(p.errors.os, "_exit", lambda _: None)
     world = p.distributed.World(0, 1, torch.device("cpu"))
     with p.signals.StopRequests(world) if handled else nullcontext():

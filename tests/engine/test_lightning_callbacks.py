@@ -135,7 +135,11 @@ def test_commands_on_a_run(
         cli = p.run(tmp_path, *options, command="predict")
     inputs = load_all(p, cli, cli.datamodule.splits[1])[:-1]
     expected = cli.model.net.eval().predict(*inputs)
-    assert torch.allclose(torch.cat(predictions), expected, atol=1e-5), "in their order"
+    assert torch.allclose(
+        torch.cat(predictions),
+        expected,
+        atol=1e-5,
+    ), "in their order"
     assert (tmp_path / "a/metrics.jsonl").read_text() == record
 
 

@@ -164,7 +164,15 @@ def one_step(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["counted", "counted_on_host"])
-@pytest.mark.parametrize(("ranks", "parts"), [(1, 1), (1, 4), (2, 1), (2, 4)])
+@pytest.mark.parametrize(
+    ("ranks", "parts"),
+    [
+        (1, 1),
+        (1, 4),
+        (2, 1),
+        (2, 4),
+    ],
+)
 def test_gradient_of_a_step_is_that_of_the_mean_over_all_that_counts(
     tiny: WithLightning,
     tmp_path: Path,
@@ -204,7 +212,11 @@ def test_clipping_sees_the_gradient_of_the_step(tiny: WithLightning, tmp_path: P
     )
     tiny.run(tmp_path, *step, every=1)
     clipped = wanted._replace(gradients=[part / 2 for part in wanted.gradients])
-    check(gradients(saved(tmp_path)["optimizer_states"][0]), clipped, 1e-5)
+    check(
+        gradients(saved(tmp_path)["optimizer_states"][0]),
+        clipped,
+        1e-5,
+    )
 
 
 def test_last_step_of_an_epoch_is_divided_by_the_micro_batches_that_it_has(

@@ -76,7 +76,13 @@ def test_kill_at_random_moments_changes_nothing(
     )
     for part in range(1, 7 if EVERY else 3):
         moment = [str(14 * part + rng.randrange(14)), str(0.03 * rng.random())]
-        run_python(p.root, str(program), *moment, *arguments, status=-signal.SIGKILL)
+        run_python(
+            p.root,
+            str(program),
+            *moment,
+            *arguments,
+            status=-signal.SIGKILL,
+        )
     printed = p.finish(
         tmp_path,
         *STEPS,
@@ -171,7 +177,7 @@ class Killed(BaseException):
 
 
 def kill_at(hook: str, step: int) -> Any:
-    """Return a patch of the model that ends the run in a hook, which precedes those of callbacks."""
+    """Return a patch of the model that ends the run in a hook, before those of callbacks."""
 
     def kill(model: Any, *given: Any) -> None:
         if model.trainer.global_step == step and not model.trainer.sanity_checking:
@@ -182,7 +188,11 @@ def kill_at(hook: str, step: int) -> Any:
 
 @pytest.mark.parametrize(
     ("hook", "step"),
-    [("on_train_batch_end", 3), ("on_validation_start", 3), ("on_train_batch_start", 4)],
+    [
+        ("on_train_batch_end", 3),
+        ("on_validation_start", 3),
+        ("on_train_batch_start", 4),
+    ],
 )
 def test_no_row_is_lost_or_doubled_around_a_validation(
     p: Project, tmp_path: Path, hook: str, step: int
@@ -205,7 +215,12 @@ def test_run_that_is_killed_within_an_accumulation_resumes_to_the_same_end(
     options += ["--trainer.max_steps=9", "--data.batch_size=8"]
     p.run(tmp_path / "whole", *options, every=1)
 
-    def kill(model: Any, outputs: Any, loaded: Any, batch_idx: int) -> None:
+    def kill(
+        model: Any,
+        outputs: Any,
+        loaded: Any,
+        batch_idx: int,
+    ) -> None:
         if (model.current_epoch, batch_idx) == (1, batch):
             raise Killed
 
@@ -373,7 +388,13 @@ def test_metrics_of_two_ranks_are_those_of_one(
 
     _, val_set, _ = cli.datamodule.splits
     batch = p.loader.load_batch(val_set, list(range(len(val_set))))
-    loss, metrics = cli.model.net.eval()(*cli.model.prepare(batch, False, None))
+    loss, metrics = cli.model.net.eval()(
+        *cli.model.prepare(
+            batch,
+            False,
+            None,
+        )
+    )
     right, count = metrics["accuracy"]
     assert float(count) == 113
     assert loss.item() == pytest.approx(two["loss"], rel=1e-5)

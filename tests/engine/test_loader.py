@@ -1,4 +1,4 @@
-"""Batches: every sample once, the same on any number of ranks, in every form that a dataset may have."""
+"""Batches have every sample once, on any number of ranks, of every form of a dataset."""
 
 from collections import Counter
 from itertools import chain
@@ -19,7 +19,16 @@ def world(p: Any, rank: int, size: int) -> Any:
     return p.distributed.World(rank, size, torch.device("cpu"))
 
 
-@pytest.mark.parametrize(("samples", "micro"), [(53, 2), (53, 4), (48, 4), (12, 1), (1000, 7)])
+@pytest.mark.parametrize(
+    ("samples", "micro"),
+    [
+        (53, 2),
+        (53, 4),
+        (48, 4),
+        (12, 1),
+        (1000, 7),
+    ],
+)
 def test_ranks_share_the_same_global_batches_and_an_epoch_has_a_sample_at_most_once(
     p: Package, samples: int, micro: int
 ) -> None:
@@ -34,10 +43,17 @@ def test_ranks_share_the_same_global_batches_and_an_epoch_has_a_sample_at_most_o
         ranks = [
             list(p.loader.train_batches(plan, world(p, rank, size), 3, 0)) for rank in range(size)
         ]
-        micro_batches = [part for parts in zip(*ranks, strict=True) for part in parts]
+        micro_batches = [*chain.from_iterable(zip(*ranks, strict=True))]
         steps = [micro_batches[begin : begin + 6] for begin in range(0, len(micro_batches), 6)]
         found[size] = [sorted(chain.from_iterable(step)) for step in steps]
-        resumed = list(p.loader.train_batches(plan, world(p, 0, size), 3, plan.total_steps // 2))
+        resumed = list(
+            p.loader.train_batches(
+                plan,
+                world(p, 0, size),
+                3,
+                plan.total_steps // 2,
+            )
+        )
         assert resumed == ranks[0][-len(resumed) :]
     assert found[1] == found[2] == found[3]
     epoch = samples // (6 * micro)
@@ -55,15 +71,20 @@ def test_validation_counts_each_sample_once_in_equally_many_batches(
             p.loader.val_batches(samples, micro, world(p, rank, size)) for rank in range(size)
         ]
         assert len({len(batches) for batches, _ in shares}) == 1
-        counted = [
-            index for batches, count in shares for batch in batches[:count] for index in batch
-        ]
+        counted: list[int] = []
+        for batches, count in shares:
+            counted += chain.from_iterable(batches[:count])
         assert sorted(counted) == list(range(samples))
-        assert all(0 < len(batch) <= micro for batches, _ in shares for batch in batches)
+        for batches, _ in shares:
+            assert 0 < min(map(len, batches)) <= max(map(len, batches)) <= micro
     with pytest.raises(
         p.errors.UserError, match=f"only {size - 1} validation samples for {size} ranks"
     ):
-        p.loader.val_batches(size - 1, micro, world(p, 0, size))
+        p.loader.val_batches(
+            size - 1,
+            micro,
+            world(p, 0, size),
+        )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +116,11 @@ def test_batches_that_do_not_fit_are_refused(
     p: Package, options: dict[str, int], message: str
 ) -> None:
     with pytest.raises(p.errors.UserError, match=message):
-        p.loader.BatchPlan.make(p.config.TrainConfig(**options), 53, 1)
+        p.loader.BatchPlan.make(
+            p.config.TrainConfig(**options),
+            53,
+            1,
+        )
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -120,11 +145,19 @@ def test_automatic_workers_follow_the_data_and_the_cores(
     cfg = p.config.LoaderConfig()
     train, _, _ = p.data.load(p.data.DataConfig(kind="samples"))
     for cores, ranks, expected in [(8, 1, 8), (8, 4, 2), (128, 1, 32), (1, 2, 1)]:
-        monkeypatch.setattr(p.loader.os, "sched_getaffinity", lambda _, cores=cores: range(cores))
+        monkeypatch.setattr(
+            p.loader.os,
+            "sched_getaffinity",
+            lambda _, cores=cores: range(cores),
+        )
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
         assert p.loader.choose_workers(cfg, train, torch.device("cuda"))[0] == expected
     train.in_memory = True
-    workers, reason = p.loader.choose_workers(cfg, train, torch.device("cuda"))
+    workers, reason = p.loader.choose_workers(
+        cfg,
+        train,
+        torch.device("cuda"),
+    )
     assert (workers, reason) == (0, "0 workers: the data are in memory")
 
 
@@ -139,8 +172,16 @@ class Calls:
         move = Tensor.to
         patch.setattr(torch, "Stream", lambda device: side)
         patch.setattr(torch.accelerator, "current_stream", lambda device: self.main)
-        patch.setattr(Tensor, "pin_memory", lambda part: self._note("pin", part))
-        patch.setattr(Tensor, "record_stream", lambda part, s: self._note(f"record {s.name}", part))
+        patch.setattr(
+            Tensor,
+            "pin_memory",
+            lambda part: self._note("pin", part),
+        )
+        patch.setattr(
+            Tensor,
+            "record_stream",
+            lambda part, s: self._note(f"record {s.name}", part),
+        )
         patch.setattr(
             Tensor,
             "to",
@@ -170,7 +211,14 @@ def test_the_next_batch_is_copied_from_pinned_memory_while_the_present_one_is_in
     dataset = torch.utils.data.TensorDataset(torch.arange(4))
     device = p.distributed.World(0, 1, torch.device("meta"))
     for _ in p.loader.Loader(
-        dataset, [[0], [1], [2]], p.config.LoaderConfig(num_workers=0), device
+        dataset,
+        [
+            [0],
+            [1],
+            [2],
+        ],
+        p.config.LoaderConfig(num_workers=0),
+        device,
     ):
         calls.found.append("use")
     copy = ["pin", "copy on side"]

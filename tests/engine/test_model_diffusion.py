@@ -15,7 +15,11 @@ def validation(p: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, Tensor,
     """Return the prepared validation images, and their points and times."""
     _, val, spec = p.data.load(p.data.DataConfig())
     prepare = p.data.Prepare(spec, p.data.DataConfig())
-    images, labels = prepare(val.__getitems__(list(range(len(val)))), False, torch.Generator())
+    images, labels = prepare(
+        val.__getitems__(list(range(len(val)))),
+        False,
+        torch.Generator(),
+    )
     net = p.model.build(p.model.ModelConfig(), spec).eval()
     predict = Mock(wraps=net.predict)
     monkeypatch.setattr(net, "predict", predict)
@@ -43,7 +47,15 @@ def test_draws_of_a_large_image_are_selected_by_each_level(
 
 def test_noise_is_normal_and_times_are_uniform(p: Package, monkeypatch: pytest.MonkeyPatch) -> None:
     images, points, times = validation(p, monkeypatch)
-    noise = (points - times.view(-1, 1, 1, 1) * images) / (1 - times.view(-1, 1, 1, 1))
+    noise = (points - times.view(-1, 1, 1, 1) * images) / (
+        1
+        - times.view(
+            -1,
+            1,
+            1,
+            1,
+        )
+    )
     assert 0 <= times.min() < 0.05 < 0.95 < times.max() < 1
     assert times.mean().item() == pytest.approx(0.5, abs=0.02)
     assert times.std().item() == pytest.approx(12**-0.5, abs=0.01)
@@ -60,7 +72,14 @@ def test_parameters_are_those_of_the_paper(
     """
     with torch.device("meta"):
         net = p.model.build(
-            p.model.ModelConfig(size=size), p.data.Spec(3, pixels, ("a",), (0.5,) * 3, (0.25,) * 3)
+            p.model.ModelConfig(size=size),
+            p.data.Spec(
+                3,
+                pixels,
+                ("a",),
+                (0.5,) * 3,
+                (0.25,) * 3,
+            ),
         )
     count = sum(parameter.numel() for parameter in net.parameters()) / 1e6
     assert round(count, 1 if millions < 100 else None) == millions

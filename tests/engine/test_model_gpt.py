@@ -41,15 +41,30 @@ def translated(named: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def test_outputs_and_gradients_are_those_of_transformers(p: Package) -> None:
     transformers = importlib.import_module("transformers")
-    cfg = p.model.ModelConfig(depth=2, width=64, heads=4, positions="learned")
+    cfg = p.model.ModelConfig(
+        depth=2,
+        width=64,
+        heads=4,
+        positions="learned",
+    )
     net = p.model.build(cfg, p.data.Spec(vocabulary=65, context=32)).double()
-    config = transformers.GPT2Config(vocab_size=65, n_positions=32, n_embd=64, n_layer=2, n_head=4)
+    config = transformers.GPT2Config(
+        vocab_size=65,
+        n_positions=32,
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+    )
     reference = transformers.GPT2LMHeadModel(config).double().eval()
     torch.manual_seed(0)
     for parameter in net.parameters():
         torch.nn.init.normal_(parameter, mean=0.1, std=0.1)
     reference.load_state_dict(translated(net.state_dict()))
-    tokens, targets = torch.randint(0, 65, (2, 3, 32))
+    tokens, targets = torch.randint(
+        0,
+        65,
+        (2, 3, 32),
+    )
     logits = reference(tokens).logits
     torch.testing.assert_close(net.predict(tokens), logits)
     net(tokens, targets)[0].backward()

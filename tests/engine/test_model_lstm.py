@@ -55,7 +55,12 @@ def test_the_copy_of_the_weights_in_bf16_has_the_outputs_and_gradients_of_the_we
     states = p.model.in_bf16(lstm, x)
     expected = lstm(x)[0]
     direction = torch.randn_like(expected)
-    torch.testing.assert_close(states.float(), expected, atol=0.02, rtol=0)
+    torch.testing.assert_close(
+        states.float(),
+        expected,
+        atol=0.02,
+        rtol=0,
+    )
     gradients = [
         torch.autograd.grad((output * direction).sum(), list(lstm.parameters()))
         for output in (states, expected)

@@ -9,13 +9,24 @@ from torch.nn import functional as F
 
 MODEL = "resnet"
 
-WIDTHS = {"small": [32, 16, 8], 18: [8, 4, 2, 1], 50: [8, 4, 2, 1]}
+WIDTHS = {
+    "small": [32, 16, 8],
+    18: [8, 4, 2, 1],
+    50: [8, 4, 2, 1],
+}
 
 
 def build(p: Any, **values: Any) -> Any:
     torch.manual_seed(0)
     return p.model.build(
-        p.model.ModelConfig(**values), p.data.Spec(3, 32, ("a", "b", "c"), (0.5,) * 3, (0.25,) * 3)
+        p.model.ModelConfig(**values),
+        p.data.Spec(
+            3,
+            32,
+            ("a", "b", "c"),
+            (0.5,) * 3,
+            (0.25,) * 3,
+        ),
     )
 
 

@@ -11,7 +11,12 @@ from matrix import MODELS
 CLASSES = tuple(map(str, range(1000)))
 RGB = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
 IMAGENET = {"channels": 3, "size": 224, "classes": CLASSES, **RGB}
-GREY = {"channels": 1, "classes": ("a", "b"), "mean": (0.5,), "std": (0.25,)}
+GREY = {
+    "channels": 1,
+    "classes": ("a", "b"),
+    "mean": (0.5,),
+    "std": (0.25,),
+}
 PUBLISHED: list[tuple[str, str | int, dict[str, Any], int]] = [
     # BERT without its classifier has 30,522 tokens, and 1,000 weights and a bias per class here
     ("bert", "mini", {"vocabulary": 30522, "length": 512}, 11_170_560 + 3 * 257),
@@ -68,7 +73,11 @@ def test_sizes_have_the_published_parameter_counts(
 ) -> None:
     p = package(model)
     if model == "bert":
-        values = {**values, "classes": ("a", "b", "c"), "tokenizer": ""}
+        values = {
+            **values,
+            "classes": ("a", "b", "c"),
+            "tokenizer": "",
+        }
     with torch.device("meta"):
         net = p.model.build(p.model.ModelConfig(size=size), p.data.Spec(**values))
     assert sum(parameter.numel() for parameter in net.parameters()) == published
@@ -82,7 +91,12 @@ def test_explicit_values_win_over_those_of_the_size(package: MakePackage, model:
     for size, values in p.model.SIZES.items():
         for name in values.keys() - {"heads", "width"}:
             cfg = p.model.ModelConfig(**{"size": size, name: defaults[name]})
-            expected = {**defaults, **values, "size": size, name: defaults[name]}
+            expected = {
+                **defaults,
+                **values,
+                "size": size,
+                name: defaults[name],
+            }
             assert dataclasses.asdict(cfg) == expected
 
 
@@ -115,10 +129,24 @@ def test_label_smoothing_needs_labels(package: MakePackage) -> None:
 def test_loss_is_fp32_under_autocast(package: MakePackage, model: str) -> None:
     p = package(model)
     torch.manual_seed(0)
-    spec = p.data.Spec(1, 8, ("a",), (0.3,), (0.38,))
+    spec = p.data.Spec(
+        1,
+        8,
+        ("a",),
+        (0.3,),
+        (0.38,),
+    )
     net = p.model.build(p.model.ModelConfig(), spec).eval()
     torch.nn.init.normal_(net.head.weight, std=0.05)
-    images = (torch.randint(0, 256, (4, 1, 8, 8)) / 255 - 0.3) / 0.38
+    images = (
+        torch.randint(
+            0,
+            256,
+            (4, 1, 8, 8),
+        )
+        / 255
+        - 0.3
+    ) / 0.38
     with torch.no_grad():
         expected, _ = net(images, torch.zeros(4))
         with torch.autocast("cpu", torch.bfloat16):

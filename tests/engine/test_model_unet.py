@@ -12,7 +12,13 @@ MODEL = "unet"
 
 def build(p: Any, classes: int, **values: Any) -> Any:
     torch.manual_seed(0)
-    spec = p.data.Spec(1, 32, tuple(map(str, range(classes))), (0.5,), (0.25,))
+    spec = p.data.Spec(
+        1,
+        32,
+        tuple(map(str, range(classes))),
+        (0.5,),
+        (0.25,),
+    )
     return p.model.build(p.model.ModelConfig(**values), spec)
 
 

@@ -21,7 +21,12 @@ def test_probabilities_are_those_of_the_logistic_distribution(
     cdf = ((torch.stack([x + half, x - half]).double() - location) / scale).sigmoid()
     arguments = (torch.tensor(location), torch.tensor(math.log(scale)), torch.tensor(half))
     logs = p.model.log_probability(x, levels, *arguments)
-    torch.testing.assert_close(logs.double(), (cdf[0] - cdf[1]).log(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        logs.double(),
+        (cdf[0] - cdf[1]).log(),
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 @torch.no_grad()
@@ -48,7 +53,12 @@ def test_elbo_is_below_the_likelihood(p: Package) -> None:
     likelihood = (logs + ratio).logsumexp(0) - math.log(1000)
     total, count = net.train()(many, labels.expand(1000))[1]["bits_per_dim"]
     elbo = -total / count * math.log(2) * images[0].numel()
-    torch.testing.assert_close(elbo, (logs + ratio).mean(), rtol=1e-2, atol=0.3)
+    torch.testing.assert_close(
+        elbo,
+        (logs + ratio).mean(),
+        rtol=1e-2,
+        atol=0.3,
+    )
     assert elbo < likelihood
 
 

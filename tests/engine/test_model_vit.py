@@ -15,7 +15,14 @@ KINDS = ("weight", "bias")
 def build(p: Any, **values: Any) -> Any:
     torch.manual_seed(0)
     return p.model.build(
-        p.model.ModelConfig(**values), p.data.Spec(1, 8, ("a", "b"), (0.3,), (0.38,))
+        p.model.ModelConfig(**values),
+        p.data.Spec(
+            1,
+            8,
+            ("a", "b"),
+            (0.3,),
+            (0.38,),
+        ),
     )
 
 
@@ -31,15 +38,19 @@ def test_block_equals_torch_encoder_layer(p: Package) -> None:
         "widen": "linear1",
         "narrow": "linear2",
     }
-    state = {
-        f"{new}.{kind}": getattr(block, old).get_parameter(kind)
-        for old, new in names.items()
-        for kind in KINDS
-    }
+    state = {}
+    for old, new in names.items():
+        for kind in KINDS:
+            state[f"{new}.{kind}"] = getattr(block, old).get_parameter(kind)
     state |= {f"self_attn.in_proj_{kind}": block.qkv.get_parameter(kind) for kind in KINDS}
     layer.load_state_dict(state)
     x = torch.randn(3, 17, 64)
-    torch.testing.assert_close(block(x), layer.train()(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        block(x),
+        layer.train()(x),
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_initial_scales_are_those_of_the_papers_code(p: Package) -> None:

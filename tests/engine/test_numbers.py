@@ -51,7 +51,11 @@ def test_rate_is_scaled_only_on_request(p: Package) -> None:
     plan = SimpleNamespace(total_steps=100, global_batch_size=512)
     peaks = {}
     for scaling in ("none", "sqrt", "linear"):
-        cfg = p.config.OptimConfig(lr=1e-2, lr_scaling=scaling, base_batch=128)
+        cfg = p.config.OptimConfig(
+            lr=1e-2,
+            lr_scaling=scaling,
+            base_batch=128,
+        )
         peaks[scaling] = p.optim.OneCycle(cfg, plan).peak
     assert peaks == pytest.approx({"none": 1e-2, "sqrt": 2e-2, "linear": 4e-2})
     assert p.config.OptimConfig().lr_scaling == "none"
@@ -100,7 +104,12 @@ def test_training_equals_a_loop_of_torch(
         {"params": [named[name] for name in named if named[name].ndim < 2], "weight_decay": 0.0}
     )
     optimizer = torch.optim.AdamW(groups, lr=0.02)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, steps, div_factor=10)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer,
+        0.02,
+        steps,
+        div_factor=10,
+    )
     norms = []
     for step in range(steps):
         order = torch.randperm(53, generator=torch.Generator().manual_seed(step // 3))
@@ -116,7 +125,12 @@ def test_training_equals_a_loop_of_torch(
             schedule.step()
     assert [row["grad_norm"] for row in rows(tmp_path, "train")] == pytest.approx(norms, rel=1e-4)
     for name, weight in saved(tmp_path)["model"].items():
-        torch.testing.assert_close(weight, named[name].detach(), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            weight,
+            named[name].detach(),
+            rtol=1e-4,
+            atol=1e-6,
+        )
 
 
 def test_rows_are_right_if_the_next_step_overwrites_the_outputs_of_the_model(
@@ -130,7 +144,11 @@ def test_rows_are_right_if_the_next_step_overwrites_the_outputs_of_the_model(
 
 
 def test_weight_decay_applies_to_matrices_that_are_not_exempt(p: Package) -> None:
-    net = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Embedding(3, 2))
+    net = nn.Sequential(
+        nn.Linear(2, 3),
+        nn.LayerNorm(3),
+        nn.Embedding(3, 2),
+    )
     net[0].bias.requires_grad = False
     net.no_weight_decay = {"2.weight"}  # type: ignore[assignment]
     decayed, rest = p.optim.adamw(net, p.config.OptimConfig(weight_decay=0.3)).param_groups
@@ -162,7 +180,11 @@ def test_reduced_precision_trains_on_the_cpu_and_resumes(
     options = [f"--speed.precision={precision}", "--train.eval_every=8"]
     p.train_here(tmp_path / "fp32", "--train.steps=16", "--train.eval_every=8")
     p.train_here(tmp_path / "whole", *options, "--train.steps=16")
-    for mine, other in zip(rows(tmp_path / "whole"), rows(tmp_path / "fp32"), strict=True):
+    for mine, other in zip(
+        rows(tmp_path / "whole"),
+        rows(tmp_path / "fp32"),
+        strict=True,
+    ):
         assert mine["loss"] == pytest.approx(other["loss"], rel=0.03)
     assert rows(tmp_path / "whole") != rows(tmp_path / "fp32")
     assert all(
@@ -190,7 +212,11 @@ def test_fp16_skips_steps_that_overflow_and_the_schedule_does_not_count_them(
     assert 3 < skipped < 40, "until the scaler has found a scale that fits"
     assert not math.isfinite(found[0]["grad_norm"])
     assert math.isfinite(found[-1]["grad_norm"])
-    plan = p.loader.BatchPlan.make(p.config.TrainConfig(steps=40, batch_size=16), 53, 1)
+    plan = p.loader.BatchPlan.make(
+        p.config.TrainConfig(steps=40, batch_size=16),
+        53,
+        1,
+    )
     schedule = p.optim.OneCycle(p.config.OptimConfig(lr=1e-3), plan)
     optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))])
     assert found[-1]["lr"] == pytest.approx(schedule.set(optimizer, 39 - int(found[-2]["skipped"])))

@@ -1,7 +1,11 @@
-"""Two and three ranks against one; micro-batches against one batch; models that communicate or differentiate."""
+"""Two and three ranks against one; micro-batches against one batch.
+
+Models that communicate or differentiate.
+"""
 
 from contextlib import nullcontext
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +18,21 @@ SAME = ["--train.steps=12", "--train.eval_every=4", "--model.dropout=0.3"]
 
 def assert_close(first: Path, second: Path, tolerance: float = 1e-5) -> None:
     """Compare the rows and the weights of two runs."""
-    for mine, other in zip(rows(first), rows(second), strict=True):
+    for mine, other in zip(
+        rows(first),
+        rows(second),
+        strict=True,
+    ):
         assert mine.pop("split") == other.pop("split")
         assert mine == pytest.approx(other, rel=tolerance, abs=1e-7)
     weights = saved(second)["model"]
     for name, weight in saved(first)["model"].items():
-        torch.testing.assert_close(weight, weights[name], rtol=tolerance, atol=1e-6)
+        torch.testing.assert_close(
+            weight,
+            weights[name],
+            rtol=tolerance,
+            atol=1e-6,
+        )
 
 
 @pytest.mark.slow
@@ -47,7 +60,8 @@ def test_global_batch_is_divided_over_the_ranks(package: MakePackage, tmp_path: 
     same = ["--train.steps=8", "--train.batch_size=8", "--train.global_batch_size=32"]
     p.finish(tmp_path / "one", *same)
     p.finish(tmp_path / "two", *same, ranks=2)
-    losses = [[row["loss"] for row in rows(tmp_path / name, "train")] for name in ("one", "two")]
+    one, two = (rows(tmp_path / name, "train") for name in ("one", "two"))
+    losses = [[row["loss"] for row in one], [row["loss"] for row in two]]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     for one, two in zip(*(rows(tmp_path / name, "val") for name in ("one", "two")), strict=True):
         assert one["loss"] == pytest.approx(two["loss"], rel=0.01)
@@ -79,7 +93,15 @@ def test_micro_batches_equal_one_batch(p: Package, tmp_path: Path, parts: int) -
     assert_close(tmp_path / "parts", tmp_path / "one")
 
 
-@pytest.mark.parametrize(("samples", "val_samples"), [(17, 1), (16, 2), (53, 16), (53, 17)])
+@pytest.mark.parametrize(
+    ("samples", "val_samples"),
+    [
+        (17, 1),
+        (16, 2),
+        (53, 16),
+        (53, 17),
+    ],
+)
 def test_ragged_data_trains_and_validates_exactly(
     p: Package, tmp_path: Path, samples: int, val_samples: int
 ) -> None:
@@ -127,7 +149,14 @@ def test_validation_needs_no_graph_and_leaves_the_model_in_training_mode(p: Pack
     batches = p.loader.Loader(
         val, [[0, 1], [2, 3, 4, 5, 6]], p.config.LoaderConfig(num_workers=0), world
     )
-    found = p.metrics.evaluate(net, batches, 2, p.data.Prepare(spec, None), nullcontext, world)
+    found = p.metrics.evaluate(
+        net,
+        batches,
+        2,
+        p.data.Prepare(spec, None),
+        nullcontext,
+        world,
+    )
     assert (seen, net.training) == ([(True, False)] * 2, True)
     assert found.keys() == {"loss"}
 
@@ -153,7 +182,13 @@ def test_loss_that_is_not_finite_stops_the_run_before_it_is_saved(
 
 
 def test_vectors_of_sums_give_the_mean_over_entries_that_have_a_count(p: Package) -> None:
-    meter = p.metrics.Meter(p.distributed.World(0, 1, torch.device("cpu")))
+    meter = p.metrics.Meter(
+        p.distributed.World(
+            0,
+            1,
+            torch.device("cpu"),
+        )
+    )
     for _ in range(1500):  # more than are kept as they are
         meter.add(
             {
@@ -173,9 +208,7 @@ def test_seeds_of_micro_batches_differ_and_are_those_of_any_number_of_ranks(
         worlds = [p.distributed.World(rank, size, torch.device("cpu")) for rank in range(size)]
         found[size] = [
             p.distributed.seed_batch(world, 5, step, micro).initial_seed()
-            for step in range(4)
-            for micro in range(4 // size)
-            for world in worlds
+            for step, micro, world in product(range(4), range(4 // size), worlds)
         ]
     assert found[1] == found[2]
     assert len(set(found[1])) == 16
@@ -208,7 +241,11 @@ def test_ranks_have_a_backend_for_tensors_on_the_cpu(
     )
     store = torch.distributed.HashStore()  # type: ignore[attr-defined]
     module = import_module("torch.distributed.rendezvous")
-    monkeypatch.setattr(module, "rendezvous", lambda *_, **__: iter([[store]]))
+    monkeypatch.setattr(
+        module,
+        "rendezvous",
+        lambda *_, **__: iter([[store]]),
+    )
     with p.distributed.init("auto") as world:
         assert world.device == device
     assert joined == [backend]

@@ -36,7 +36,16 @@ def test_kill_at_random_moments_changes_nothing(
     for part in range(1, 7 if EVERY else 5):
         step = 34 * part + rng.randrange(34)
         delay = 0.03 * rng.random()
-        run_python(p.root, program, "9", f"{step}", p.name, *arguments, DELAY=f"{delay}", status=-9)
+        run_python(
+            p.root,
+            program,
+            "9",
+            f"{step}",
+            p.name,
+            *arguments,
+            DELAY=f"{delay}",
+            status=-9,
+        )
         assert checkpoints(tmp_path / "killed")
     p.finish(tmp_path / "killed", *options)
     assert equal(saved(tmp_path / "killed"), saved(tmp_path / "whole"))
@@ -48,7 +57,7 @@ def test_kill_at_random_moments_changes_nothing(
 def test_kill_at_a_file_operation_changes_nothing(
     package: MakePackage, tmp_path: Path, components: tuple[str, ...]
 ) -> None:
-    """At opening, renaming and removing of files while a checkpoint is saved, sampled in `make test`."""
+    """At opening, renaming and removing of files, sampled in `make test`."""
     p = package("mlp", *components)
     options = [*SHORT, *enabled(components), "--run.keep=1"]
 

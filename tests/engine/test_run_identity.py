@@ -1,4 +1,7 @@
-"""A run is what it was trained with: options, samples, Spec; how it ends; names; its best validation."""
+"""A run is what it was trained with: options, samples, Spec; how it ends; names.
+
+Its best validation.
+"""
 
 import hashlib
 import json
@@ -74,7 +77,14 @@ def test_other_options_are_one_line_with_both_ways_out(
 
 def test_two_ranks_say_one_line(p: Package, tmp_path: Path) -> None:
     p.train_here(tmp_path, *SIX)
-    done = p.finish(tmp_path, *SIX, "--optim.lr=0.1", "--train.batch_size=8", ranks=2, expect=1)
+    done = p.finish(
+        tmp_path,
+        *SIX,
+        "--optim.lr=0.1",
+        "--train.batch_size=8",
+        ranks=2,
+        expect=1,
+    )
     assert "was trained with optim.lr=0.001, and not 0.1: put back" in done.stderr
 
 
@@ -246,7 +256,11 @@ def test_data_that_take_the_spec_get_the_saved_one(
         return data.load(cfg)[1]
 
     monkeypatch.setattr(p.data, "load_test", load_test, raising=False)
-    p.evaluate.evaluate_run(tmp_path / "a", p.distributed.World(0, 1, CPU), "test")
+    p.evaluate.evaluate_run(
+        tmp_path / "a",
+        p.distributed.World(0, 1, CPU),
+        "test",
+    )
     assert tests == [trained]
 
 
@@ -310,7 +324,11 @@ def test_first_lines_describe_the_data(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
 
-    def describe(train_set: Any, val_set: Any, spec: Any) -> list[str]:
+    def describe(
+        train_set: Any,
+        val_set: Any,
+        spec: Any,
+    ) -> list[str]:
         return [f"{spec.inputs} inputs: {len(train_set)} + {len(val_set)}"]
 
     monkeypatch.setattr(p.data, "describe", describe, raising=False)
@@ -341,8 +359,19 @@ def test_validation_that_is_not_finite_is_never_the_best(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    values = iter([float("nan"), 3.0, float("inf"), float("nan")])
-    monkeypatch.setattr(p.train, "evaluate", lambda *_: {"score": next(values)})
+    values = iter(
+        [
+            float("nan"),
+            3.0,
+            float("inf"),
+            float("nan"),
+        ]
+    )
+    monkeypatch.setattr(
+        p.train,
+        "evaluate",
+        lambda *_: {"score": next(values)},
+    )
     options = ["--train.monitor=score", "--train.monitor_mode=max"]
     p.train_here(tmp_path, "--train.steps=4", "--train.eval_every=1", *options)
     best = json.loads((tmp_path / "a/checkpoints/best.json").read_text())
@@ -357,8 +386,20 @@ def test_early_stopping_takes_no_infinity_for_the_best(
     tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p = tiny("early-stopping")
-    values = iter([1.0, float("inf"), 2.0, float("nan"), 3.0])
-    monkeypatch.setattr(p.train, "evaluate", lambda *_: {"score": next(values)})
+    values = iter(
+        [
+            1.0,
+            float("inf"),
+            2.0,
+            float("nan"),
+            3.0,
+        ]
+    )
+    monkeypatch.setattr(
+        p.train,
+        "evaluate",
+        lambda *_: {"score": next(values)},
+    )
     options = ["--train.steps=5", "--train.eval_every=1", "--train.monitor=score"]
     options.append("--train.monitor_mode=max")
     p.train_here(tmp_path, *options, "--early_stopping.enabled=true", "--early_stopping.patience=2")
@@ -372,7 +413,11 @@ def test_best_is_of_the_present_monitor(
     p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = iter([1.0, 5.0, 2.0, 3.0])
-    monkeypatch.setattr(p.train, "evaluate", lambda *_: {"loss": next(values), "score": 7.0})
+    monkeypatch.setattr(
+        p.train,
+        "evaluate",
+        lambda *_: {"loss": next(values), "score": 7.0},
+    )
     options = ["--train.steps=6", "--train.eval_every=3"]
     p.train_here(tmp_path, *options)
     p.train_here(tmp_path, *options, "--train.monitor=score", "--train.monitor_mode=max")
@@ -385,8 +430,18 @@ def test_early_stopping_counts_anew_for_another_monitor(tiny: MakePackage) -> No
     own = p.components.early_stopping
     plan = SimpleNamespace(total_steps=100)
 
-    def validate(component: Any, step: int, loss: float, *options: str) -> Any:
-        run = SimpleNamespace(cfg=p.options(*options), step=step, plan=plan, finished=False)
+    def validate(
+        component: Any,
+        step: int,
+        loss: float,
+        *options: str,
+    ) -> Any:
+        run = SimpleNamespace(
+            cfg=p.options(*options),
+            step=step,
+            plan=plan,
+            finished=False,
+        )
         component.on_validation(run, {"loss": loss, "score": loss})
         return component.state_dict()
 
@@ -467,7 +522,7 @@ def test_model_and_optimizer_that_do_not_fit_are_one_line(
     for module in (p.train, p.evaluate):
         monkeypatch.setattr(module, "build", wider)
     message = (
-        r"step-00000003 has the weights of another model \(size mismatch for layers.4.bias: copying a "
+        r"step-00000003 has the weights of another model \(size mismatch for layers.4.bias: "
         r"param with shape .*\): put the model and the data of the run back, or use another"
     )
     with pytest.raises(p.errors.UserError, match=message):

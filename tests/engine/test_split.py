@@ -17,7 +17,11 @@ def test_evaluate_uses_the_test_split(p: Package, tmp_path: Path) -> None:
     cfg, net, _, spec = p.evaluate.load_run(tmp_path / "a", world.device)
     batch = p.data.load_test(cfg.data).tensors
     assert len(batch[2]) > 150
-    prepared = p.data.Prepare(spec, cfg.data)(batch, False, torch.Generator())
+    prepared = p.data.Prepare(spec, cfg.data)(
+        batch,
+        False,
+        torch.Generator(),
+    )
     loss, _ = net.eval()(*prepared)
     assert found["loss"] == pytest.approx(loss.item(), rel=1e-4)
 

@@ -1,10 +1,14 @@
-"""Requests to stop: every rank ends at the same step, with a checkpoint and status 75; the rest follows exactly."""
+"""Requests to stop: every rank ends at the same step, with a checkpoint and status 75.
+
+The rest follows exactly.
+"""
 
 import json
 import signal
 import sys
 import threading
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -31,9 +35,7 @@ def whole(tiny: MakePackage, tmp_path_factory: pytest.TempPathFactory) -> dict[i
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "number"),
-    [(ranks, it) for ranks in (1, 2) for it in SIGNALS]
-    if EVERY
-    else [(1, signal.SIGINT), (2, signal.SIGUSR1)],
+    [*product((1, 2), SIGNALS)] if EVERY else [(1, signal.SIGINT), (2, signal.SIGUSR1)],
 )
 def test_signal_stops_all_ranks_and_the_rest_follows(
     p: Package, whole: dict[int, Path], tmp_path: Path, ranks: int, number: signal.Signals

@@ -51,9 +51,22 @@ def train_on_meta(
     model = p.model.build(cfg.model, spec).to(META)
     prepare = p.data.Prepare(spec, cfg.data).to(META)
     optimizer = p.optim.adamw(model, cfg.optim)
-    meter = p.metrics.Meter(p.distributed.World(0, 1, META))
+    meter = p.metrics.Meter(
+        p.distributed.World(
+            0,
+            1,
+            META,
+        )
+    )
     step_mean = p.loss.StepMean(lambda count: count)
-    schedule = p.optim.OneCycle(cfg.optim, p.loader.BatchPlan.make(cfg.train, len(train_set), 1))
+    schedule = p.optim.OneCycle(
+        cfg.optim,
+        p.loader.BatchPlan.make(
+            cfg.train,
+            len(train_set),
+            1,
+        ),
+    )
     loaded = p.loader.load_batch(train_set, [0, 1])
     on_meta = p.loader.map_tensors(lambda part: part.to(META), loaded)
     # it does not know this device

@@ -1,4 +1,7 @@
-"""Nothing waits for ever: stalled loaders, dead workers, full shared memory, signals, and ranks that fail."""
+"""Nothing waits for ever.
+
+Stalled loaders, dead workers, full shared memory, signals, and ranks that fail.
+"""
 
 import multiprocessing
 import os
@@ -48,7 +51,12 @@ def stalled(
     rank: int = 0,
 ) -> Started:
     """Start a training that waits for a sample after so many samples, and wait until it does."""
-    program = [str(PROGRAMS / "stall_after.py"), str(after), str(folder), p.name]
+    program = [
+        str(PROGRAMS / "stall_after.py"),
+        str(after),
+        str(folder),
+        p.name,
+    ]
     arguments = p.arguments(folder, "--data.kind=samples", f"--loader.num_workers={workers}")
     run = start_python(
         p.root, *program, *arguments, *options, ranks=ranks, RANK_THAT_STALLS=f"{rank}"
@@ -58,7 +66,10 @@ def stalled(
 
 
 def send_until_end(run: Started, number: int, rank: int = 0) -> int:
-    """Send a signal again and again, as someone would press Ctrl-C; return the status of that rank."""
+    """Send a signal again and again, as someone would press Ctrl-C.
+
+    Return the status of that rank.
+    """
     process = run.processes[rank]
     deadline = time.monotonic() + MINUTE
     while process.is_alive() and time.monotonic() < deadline:
@@ -90,7 +101,14 @@ def test_second_signal_ends_a_run_at_once_with_its_workers(
 def test_second_signal_ends_a_rank_that_waits_for_another_one(p: Package, tmp_path: Path) -> None:
     """Its main thread waits in a collective, which no signal interrupts."""
     batch = f"--train.batch_size={BATCH // 2}"
-    run = stalled(p, tmp_path, *LONG, batch, ranks=2, rank=1)
+    run = stalled(
+        p,
+        tmp_path,
+        *LONG,
+        batch,
+        ranks=2,
+        rank=1,
+    )
     time.sleep(1)  # rank 0 arrives at the collective
     assert send_until_end(run, signal.SIGINT) == 130
     assert send_until_end(run, signal.SIGINT, rank=1) == 130
@@ -105,7 +123,13 @@ def test_stop_request_while_no_batch_comes_ends_the_run_at_its_last_checkpoint(
     """Two signals in quick succession, as from a launcher that passes one on, are one request."""
     same = [*SHORT, "--data.kind=samples"]
     p.finish(tmp_path / "whole", *same)
-    run = stalled(p, tmp_path, *SHORT, workers=workers, after=BATCH if workers else 2 * BATCH)
+    run = stalled(
+        p,
+        tmp_path,
+        *SHORT,
+        workers=workers,
+        after=BATCH if workers else 2 * BATCH,
+    )
     wait_for(tmp_path / "a/checkpoints/step-00000002", run)
     for _ in range(2):
         run.send(signal.SIGTERM)
@@ -206,15 +230,33 @@ def test_shared_memory_must_hold_the_prefetched_batches(
     ("place", "rank", "step"),
     tiers(
         [("step", 0, 7)],
-        [("config", 1, 0), ("data", 0, 0), ("step", 1, 0), ("validation", 1, 0), ("crash", 0, 0)],
+        [
+            ("config", 1, 0),
+            ("data", 0, 0),
+            ("step", 1, 0),
+            ("validation", 1, 0),
+            ("crash", 0, 0),
+        ],
     ),
 )
 def test_error_of_one_rank_is_one_line_and_ends_the_others(
     p: Package, tmp_path: Path, place: str, rank: int, step: int
 ) -> None:
-    program = [*TORCHRUN, str(PROGRAMS / "fail_on_rank.py"), place, f"{rank}", p.name]
+    program = [
+        *TORCHRUN,
+        str(PROGRAMS / "fail_on_rank.py"),
+        place,
+        f"{rank}",
+        p.name,
+    ]
     options = p.arguments(tmp_path, *LONG, "--train.eval_every=50", "--train.batch_size=8")
-    with started(p.root, sys.executable, *program, *options, FAIL_AT_STEP=f"{step}") as run:
+    with started(
+        p.root,
+        sys.executable,
+        *program,
+        *options,
+        FAIL_AT_STEP=f"{step}",
+    ) as run:
         _, stderr = finish(run, 2 * MINUTE)
     assert run.returncode == 1
     own, _, summary = stderr.partition("torch/distributed/elastic")
@@ -282,7 +324,14 @@ def test_batch_that_a_worker_cannot_pass_on_is_one_line(
     world = p.distributed.World(0, 1, torch.device("cpu"))
     cfg = p.config.LoaderConfig(num_workers=1)
     dataset = Made(batch)
-    with closing(p.loader.Loader(dataset, [[0], [1]], cfg, world)) as loader:
+    with closing(
+        p.loader.Loader(
+            dataset,
+            [[0], [1]],
+            cfg,
+            world,
+        )
+    ) as loader:
         with pytest.raises(p.errors.UserError) as raised:
             next(iter(loader))
         assert "a loader worker cannot pass its batch on (" in str(raised.value)
@@ -314,7 +363,13 @@ def test_rank_that_never_joins_is_missed(p: Package, tmp_path: Path) -> None:
     file = tmp_path / "soon.py"
     file.write_text(f"{change}runpy.run_path(sys.argv[0], run_name='__main__')")
     program = [str(PROGRAMS / "fail_on_rank.py"), "start", "1", p.name]
-    run = start_python(p.root, str(file), *program, *p.arguments(tmp_path), ranks=2)
+    run = start_python(
+        p.root,
+        str(file),
+        *program,
+        *p.arguments(tmp_path),
+        ranks=2,
+    )
     done = run.finish(MINUTE)
     assert [process.exitcode for process in run.processes] == [1, 0]
     last = done.stderr.splitlines()[-1]

@@ -38,15 +38,18 @@ noise = random.Random(f"{seed} {rate}").gauss(0, 0.01)
 accuracy = 0.9 + random.Random(seed).gauss(0, 0.05) - (0.3 if rate > 1 else 0) + noise
 noise = random.Random(f"{seed} {step_s}").gauss(0, 0.005)
 speed = {"samples_per_second": (1 + noise) / step_s}
-rows = [{"split": "train", "step": step, "loss": 1.0, "seconds": step_s * step} | speed for step in range(1, 10)]
-rows.append({"split": "val", "step": 9, "loss": 1.0, "accuracy": accuracy, "odd": 1.0, "seconds": 10 * step_s})
+row = {"split": "train", "loss": 1.0} | speed
+rows = [row | {"step": step, "seconds": step_s * step} for step in range(1, 10)]
+end = {"split": "val", "step": 9, "loss": 1.0, "accuracy": accuracy}
+rows.append(end | {"odd": 1.0, "seconds": 10 * step_s})
 (run / "metrics.jsonl").write_text("".join(json.dumps(row) + chr(10) for row in rows))
 while name == "trial":
     time.sleep(600)
 """
 """Seeds differ by 0.05 in accuracy, and pairs by 0.014; a rate above 1 costs 0.3.
 
-train.py has the seconds of a step. A rate of 50 waits with seed 1 for the file `go`, above 100 it crashes.
+train.py has the seconds of a step. A rate of 50 waits with seed 1 for the file `go`; one above 100
+crashes.
 """
 
 
@@ -103,7 +106,12 @@ def test_code_of_another_commit_is_the_base(fastproj: Fastproj, folder: Path) ->
 
     def git(*words: str) -> None:
         settings = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-        subprocess.run(["git", *settings, *words], cwd=folder, check=True, capture_output=True)
+        subprocess.run(
+            ["git", *settings, *words],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+        )
 
     (folder / "src/proj/train.py").write_text("1.0\n")
     git("init", "-q")
@@ -127,9 +135,27 @@ def test_code_of_another_commit_is_the_base(fastproj: Fastproj, folder: Path) ->
 
 def test_interrupted_comparison_goes_on(folder: Path, environment: dict[str, str]) -> None:
     """What ended is not trained again, and what was killed is."""
-    command = [sys.executable, "-m", "fastproj", "compare", "--with", "optim.lr=50", "--seeds", "3"]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=folder, env=environment, **pipes) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "fastproj",
+        "compare",
+        "--with",
+        "optim.lr=50",
+        "--seeds",
+        "3",
+    ]
+    pipes: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        **pipes,
+    ) as process:
         trained = folder / "trained"
         while not trained.exists() or len(trained.read_text().splitlines()) < 4:
             assert process.poll() is None
@@ -141,7 +167,13 @@ def test_interrupted_comparison_goes_on(folder: Path, environment: dict[str, str
     assert printed == "not compared: fewer than two pairs were trained, which is no evidence\n"
     assert not (folder / "runs/experiments.jsonl").exists()
     (folder / "go").touch()
-    done = subprocess.run(command, cwd=folder, env=environment, check=False, **pipes)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        check=False,
+        **pipes,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("worse: accuracy -0.3")
     names = trained.read_text().splitlines()
@@ -177,7 +209,15 @@ def test_log_is_not_written_or_read_through_damage(
     (folder / "runs").mkdir()
     log = folder / "runs/experiments.jsonl"
     log.symlink_to(tmp_path / "elsewhere")
-    fastproj("compare", "--with", "optim.lr=5", "--seeds", "2", cwd=folder, status=1)
+    fastproj(
+        "compare",
+        "--with",
+        "optim.lr=5",
+        "--seeds",
+        "2",
+        cwd=folder,
+        status=1,
+    )
     assert not (tmp_path / "elsewhere").exists()
     log.unlink()
     for line in ("{", "[1]", "\x00", 100_000 * "["):

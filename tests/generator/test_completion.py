@@ -11,7 +11,9 @@ from program import LIMIT_S
 
 BASH = """
 eval "$(fastproj)"; unset _FASTPROJ_COMPLETE
-complete() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fastproj_completion fastproj; echo "${COMPREPLY[@]}"; }
+complete() {
+  COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fastproj_completion fastproj; echo "${COMPREPLY[@]}"
+}
 complete fastproj up
 complete fastproj new x --lic
 """
@@ -46,7 +48,15 @@ def test_completion_in_bash_and_fish(
     require(shell[0])
     variables = complete | {"_FASTPROJ_COMPLETE": f"source_{shell[0]}"}
     done = subprocess.run(
-        [*shell, "-c", script], env=variables, capture_output=True, text=True, check=False
+        [
+            *shell,
+            "-c",
+            script,
+        ],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout.split() == ["update", "--license"], done.stderr
 

@@ -1,4 +1,4 @@
-"""`fastproj add` and `remove` through the real program, with the components of the real template."""
+"""`fastproj add` and `remove` with the components of the real template."""
 
 import re
 import shutil
@@ -14,11 +14,17 @@ MakeNew = Callable[[], Path]
 
 
 KINDS = ("launch", "workflow", "file", "kind", "requires")
+
+
+def last_with(kind: str) -> str:
+    return [name for name, entry in COMPONENTS.items() if kind in entry][-1]
+
+
 ONE_OF_EACH_KIND = [
     "ema",
-    *(next(name for name in reversed(COMPONENTS) if kind in COMPONENTS[name]) for kind in KINDS),
+    *map(last_with, KINDS),
 ]
-"""A class, a launch script, a workflow, another file, a command, and one that requires another one."""
+"""A class, a launch script, a workflow, another file, a command, one that requires another one."""
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +57,11 @@ def test_added_components_are_as_if_the_project_had_been_created_with_them_and_r
     edit(registry, '"""The components', '"""Mine: the components')
     commit(folder)
     result = fastproj("add", *reversed(chosen), *source, cwd=folder)
-    check_added(chosen, read_files(folder).keys() - without.keys(), result.stdout)
+    check_added(
+        chosen,
+        read_files(folder).keys() - without.keys(),
+        result.stdout,
+    )
     edit(registry, '"""Mine: the components', '"""The components')
     commit(folder)
     names = read_answers(folder)["components"]
@@ -66,7 +76,11 @@ def test_added_components_are_as_if_the_project_had_been_created_with_them_and_r
     assert read_files(folder) == without
 
 
-def check_added(components: list[str], new: set[str], output: str) -> None:
+def check_added(
+    components: list[str],
+    new: set[str],
+    output: str,
+) -> None:
     """Check the files of added components, and what `add` says about them."""
     expected = set()
     for component in components:

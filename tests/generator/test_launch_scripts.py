@@ -123,7 +123,14 @@ def test_lightning_starts_its_processes_itself_but_for_clusters(
     assert done.stdout.endswith(f" {train[3:]} --trainer.devices 4 --trainer.num_nodes 2 {named}\n")
     stand_in(tmp_path / "bin/srun", 'shift; "$@"')
     stand_in(tmp_path / "bin/scontrol", "echo n0")
-    done = run(copied, "slurm.sbatch", "--model.lr", "3e-4", SLURM_SUBMIT_DIR=str(copied), **JOB)
+    done = run(
+        copied,
+        "slurm.sbatch",
+        "--model.lr",
+        "3e-4",
+        SLURM_SUBMIT_DIR=str(copied),
+        **JOB,
+    )
     named = f"{named.replace('first', 'slurm-4711')} --trainer.default_root_dir runs/slurm-4711"
     assert (
         done.stdout
@@ -195,7 +202,10 @@ JOB = {
 def slurm(
     folder: Path, *options: str, status: int = 0, state: str = "", **variables: str
 ) -> tuple[str, list[str]]:
-    """Run the batch script with commands of SLURM that write down how they are called; return output and calls."""
+    """Run the batch script with commands of SLURM that write down how they are called.
+
+    Return output and calls.
+    """
     programs = folder.parent / "bin"
     record = folder.parent / "calls"
     saves = 'if [ -n "${SAVES-}" ]; then mkdir "$SAVES"; fi'
@@ -226,7 +236,13 @@ def slurm(
 def test_slurm_requeues_a_run_that_was_stopped(
     status: int, state: str, calls: list[str], folder: Path
 ) -> None:
-    printed, called = slurm(folder, "--optim.lr", "3e-4", status=status, state=state)
+    printed, called = slurm(
+        folder,
+        "--optim.lr",
+        "3e-4",
+        status=status,
+        state=state,
+    )
     assert (
         printed
         == f"address=n0:29500 rank=0/16 local=1 {TRAIN} --run.name slurm-4711 --optim.lr 3e-4\n"

@@ -13,7 +13,16 @@ from updating import git, read_answers
 
 
 def test_new_renders_commits_and_prints_next_steps(fastproj: Fastproj, tmp_path: Path) -> None:
-    result = fastproj("new", "my-proj", "--yes", "--gpus", "2", "--nodes", "3", cwd=tmp_path)
+    result = fastproj(
+        "new",
+        "my-proj",
+        "--yes",
+        "--gpus",
+        "2",
+        "--nodes",
+        "3",
+        cwd=tmp_path,
+    )
     folder = tmp_path / "my-proj"
     assert os.listdir(tmp_path) == ["my-proj"]
     assert (folder / "src/my_proj/train.py").is_file()
@@ -33,7 +42,13 @@ def test_new_renders_commits_and_prints_next_steps(fastproj: Fastproj, tmp_path:
 
 def test_help_imports_little(environment: dict[str, str]) -> None:
     command = [sys.executable, str(PROGRAMS / "list_help_imports.py")]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "'typer'" in result.stderr
     heavy = {
         "copier",
@@ -61,4 +76,12 @@ def test_other_encodings_and_terminals(
 ) -> None:
     (tmp_path / ".gitconfig").write_bytes(b"[user]\nname = Ad\xe9\nemail = a@b\n")
     author = [] if "LC_ALL" in variables else ["--author", "\u5f20"]
-    fastproj("new", "proj", "--yes", *author, cwd=tmp_path, HOME=str(tmp_path), **variables)
+    fastproj(
+        "new",
+        "proj",
+        "--yes",
+        *author,
+        cwd=tmp_path,
+        HOME=str(tmp_path),
+        **variables,
+    )

@@ -12,7 +12,15 @@ from program import LIMIT_S, PROGRAMS
 from updating import git
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGKILL,
+    ],
+)
 def test_signal_leaves_a_complete_project_or_none(
     number: signal.Signals, environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -21,7 +29,16 @@ def test_signal_leaves_a_complete_project_or_none(
         output = tmp_path / str(attempt)
         (output / "tmp").mkdir(parents=True)
         process = subprocess.Popen(
-            [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(output)],
+            [
+                sys.executable,
+                "-m",
+                "fastproj",
+                "new",
+                "proj",
+                "--yes",
+                "--output",
+                str(output),
+            ],
             env=environment | {"TMPDIR": str(output / "tmp")},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -51,7 +68,16 @@ def test_two_at_once_create_one_complete_project(
 ) -> None:
     both = [
         subprocess.Popen(
-            [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(tmp_path)],
+            [
+                sys.executable,
+                "-m",
+                "fastproj",
+                "new",
+                "proj",
+                "--yes",
+                "--output",
+                str(tmp_path),
+            ],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -68,7 +94,11 @@ def test_two_at_once_create_one_complete_project(
 def test_signal_at_each_line_leaves_no_scratch_folder(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    program = [sys.executable, str(PROGRAMS / "interrupt_everywhere.py"), str(signal.SIGTERM.value)]
+    program = [
+        sys.executable,
+        str(PROGRAMS / "interrupt_everywhere.py"),
+        str(signal.SIGTERM.value),
+    ]
     done = subprocess.run(
         program, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
@@ -78,7 +108,12 @@ def test_signal_at_each_line_leaves_no_scratch_folder(
 
 def test_ignored_hangup_stays_ignored(environment: dict[str, str]) -> None:
     done = subprocess.run(
-        ["nohup", sys.executable, str(PROGRAMS / "interrupt_itself.py"), str(signal.SIGHUP.value)],
+        [
+            "nohup",
+            sys.executable,
+            str(PROGRAMS / "interrupt_itself.py"),
+            str(signal.SIGHUP.value),
+        ],
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,

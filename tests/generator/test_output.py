@@ -1,4 +1,4 @@
-"""What the program does where its output cannot be written, and on a full disk or a system that it does not support."""
+"""The program where its output cannot be written, on a full disk, and on Windows."""
 
 import resource
 import subprocess
@@ -20,7 +20,12 @@ def test_output_that_cannot_be_written(
     folder = make_project()
     template = str(read_answers(folder)["_src_path"])
     new = ["other", "--yes", "--template", template, "--output", str(tmp_path)]
-    result = run_on_full_device(folder, environment, command, *(new if command == "new" else []))
+    result = run_on_full_device(
+        folder,
+        environment,
+        command,
+        *(new if command == "new" else []),
+    )
     assert (result.returncode, result.stderr) == (int(command in ("--help", "status")), FULL), (
         "it is done"
     )
@@ -42,7 +47,11 @@ def test_closed_stdout_is_no_traceback(
 
 
 @pytest.mark.parametrize("limit", [0, 5_000])
-def test_full_disk_leaves_no_files(limit: int, environment: dict[str, str], tmp_path: Path) -> None:
+def test_full_disk_leaves_no_files(
+    limit: int,
+    environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
     (tmp_path / "out").mkdir()
     result = subprocess.run(
         [
@@ -70,7 +79,14 @@ def test_full_disk_leaves_no_files(limit: int, environment: dict[str, str], tmp_
 def test_native_windows_is_refused() -> None:
     program = "import sys; sys.platform = 'win32'; from fastproj.__main__ import main; main()"
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+        [
+            sys.executable,
+            "-c",
+            program,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 1
     assert result.stderr.startswith("fastproj: on Windows, fastproj runs in WSL2 only")

@@ -164,7 +164,16 @@ def test_nothing_is_asked_at_the_end_if_every_answer_is_given(
         "--author=A",
         "--license=MIT",
     ]
-    status, output = finish(start(environment, tmp_path, "new", "proj", "--gpus=0", *answers))
+    status, output = finish(
+        start(
+            environment,
+            tmp_path,
+            "new",
+            "proj",
+            "--gpus=0",
+            *answers,
+        )
+    )
     assert (status, "Created proj" in output, "?" in output) == (0, True, False), output
 
 
@@ -249,7 +258,13 @@ def test_last_question_can_be_declined(
 def test_answers_are_changed_by_going_back_and_at_the_end(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    terminal = start(environment, tmp_path, "new", *GIVEN[1:3], *GIVEN[4:])
+    terminal = start(
+        environment,
+        tmp_path,
+        "new",
+        *GIVEN[1:3],
+        *GIVEN[4:],
+    )
     for expected, keys in [
         ("What is the project called?", "Proj" + ENTER),
         ("for example proj", "proj" + ENTER),

@@ -1,4 +1,7 @@
-"""`make release`: every check stops it with one line and nothing changed; a release is two commits and a tag."""
+"""`make release`: every check stops it with one line and nothing changed.
+
+A release is two commits and a tag.
+"""
 
 import re
 import signal
@@ -88,7 +91,8 @@ def test_interrupted_release_rolls_back(
     hook = repository.folder / ".git/hooks/post-commit"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(
-        f"#!/bin/sh\ntouch {tmp_path}/committed\nuntil [ -e {tmp_path}/signalled ]; do sleep 0.01; done\n"
+        f"#!/bin/sh\ntouch {tmp_path}/committed\n"
+        f"until [ -e {tmp_path}/signalled ]; do sleep 0.01; done\n"
     )
     hook.chmod(0o755)
     before = state(repository)

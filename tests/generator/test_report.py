@@ -1,4 +1,7 @@
-"""`fastproj report` on real trainings: bottlenecks that a test plants, and runs that are running, killed or resumed."""
+"""`fastproj report` on real trainings.
+
+Bottlenecks that a test plants, and runs that are running, killed or resumed.
+"""
 
 import os
 import re
@@ -24,7 +27,11 @@ class Loaded(HTMLParser):
         self.found: list[str] = []
         self.figures = 0
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(
+        self,
+        tag: str,
+        attrs: list[tuple[str, str | None]],
+    ) -> None:
         self.figures += tag == "figure"
         self.found += [tag] if tag in LOADED else []
         self.found += [
@@ -75,7 +82,12 @@ def test_bottlenecks_are_named(
 def test_running_killed_and_resumed_run(
     project: Project, fastproj: Fastproj, tmp_path: Path
 ) -> None:
-    folder = slow_project(project(FRAMEWORKS[0], ENGINE_MODEL), tmp_path, 0.01, 0.0)
+    folder = slow_project(
+        project(FRAMEWORKS[0], ENGINE_MODEL),
+        tmp_path,
+        0.01,
+        0.0,
+    )
     metrics = folder / "runs/first/metrics.jsonl"
     started = start_training(folder, FRAMEWORKS[0], "first", 100_000)
     try:
@@ -111,7 +123,12 @@ def wait_for_rows(file: Path, count: int) -> None:
 
 
 def test_runs_are_compared(project: Project, fastproj: Fastproj, tmp_path: Path) -> None:
-    folder = slow_project(project(FRAMEWORKS[0], ENGINE_MODEL), tmp_path, 0.0, 0.0)
+    folder = slow_project(
+        project(FRAMEWORKS[0], ENGINE_MODEL),
+        tmp_path,
+        0.0,
+        0.0,
+    )
     for name, lr in (("low", "0.001"), ("high", "0.004")):
         train(folder, FRAMEWORKS[0], name, 20, f"--optim.lr={lr}")
     result = fastproj("report", "runs/low", "high", cwd=folder)

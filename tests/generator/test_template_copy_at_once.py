@@ -17,7 +17,7 @@ from fastproj.template import embedded
 embedded._PACKED = Path(sys.argv[1])
 embedded.refresh_copy()
 """
-"""The first action of every command that needs the template, by a program that was installed with another one."""
+"""The first action of every command, by a program that was installed with another template."""
 
 
 def test_concurrent_refreshes_keep_the_copy_complete(

@@ -1,4 +1,4 @@
-"""`fastproj tune` and `fastproj bench`, with a stand-in for the training command, and with a real training."""
+"""`fastproj tune` and `fastproj bench`, with a stand-in for training, and with a real one."""
 
 import json
 import re
@@ -28,7 +28,8 @@ if sys.argv[1] == "-c":
 given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv if "=" in word)
 lightning = "fit" in sys.argv
 names = ["data.batch_size", "trainer.accumulate_grad_batches", "data.num_workers"]
-names = names if lightning else ["train.batch_size", "train.gradient_accumulation_steps", "loader.num_workers"]
+if not lightning:
+    names = ["train.batch_size", "train.gradient_accumulation_steps", "loader.num_workers"]
 batch, accumulate, workers = (int(given.get(name, 0)) for name in names)
 if "optim.typo" in given:
     sys.exit("error: unrecognized arguments: --optim.typo")
@@ -38,9 +39,11 @@ folder = given["trainer.logger.init_args.save_dir"] if lightning else given["run
 run = pathlib.Path(folder, "trial")
 run.mkdir()
 if lightning:
-    config = {"data": {"batch_size": batch, "num_workers": workers}, "trainer": {"accumulate_grad_batches": accumulate}}
+    config = {"data": {"batch_size": batch, "num_workers": workers}}
+    config["trainer"] = {"accumulate_grad_batches": accumulate}
 else:
-    train = {"batch_size": batch, "gradient_accumulation_steps": accumulate, "global_batch_size": None}
+    train = {"batch_size": batch, "gradient_accumulation_steps": accumulate}
+    train["global_batch_size"] = None
     config = {"train": train, "loader": {"num_workers": workers}, "optim": {"max_grad_norm": 1.0}}
 (run / "config.json").write_text(json.dumps({"config": config}))
 if workers:
@@ -51,7 +54,7 @@ else:
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + chr(10) for row in rows))
 time.sleep(600)
 """
-"""Stands in for the training command on a machine where LARGEST samples fit, and a batch takes as long as any other.
+"""Stands in for the training command where LARGEST samples fit, and batches take equally long.
 
 With workers it writes no rows, and the file `waits`.
 """
@@ -89,7 +92,12 @@ def test_tune_keeps_the_largest_micro_batch_that_fits(
     framework: str, fastproj: Fastproj, tmp_path: Path
 ) -> None:
     folder = bare_project(tmp_path / "proj", framework)
-    options = ["--only", "batch", "--options", GIVEN[framework].format(16, 4)]
+    options = [
+        "--only",
+        "batch",
+        "--options",
+        GIVEN[framework].format(16, 4),
+    ]
     fastproj("tune", *options, *stand_in(tmp_path, 32), cwd=folder)
     found = tuned(folder)
     text = (folder / "configs/tuned.yaml").read_text()
@@ -114,7 +122,12 @@ def test_tune_measures_a_real_training(
 ) -> None:
     """Each batch takes 50 ms, so that half of the samples in each are slower on an idle machine."""
     folder = slow_project(project(framework, ENGINE_MODEL), tmp_path, 0.05, 0.0)
-    options = ["--only", "batch", "--options", GIVEN[framework].format(64, 1)]
+    options = [
+        "--only",
+        "batch",
+        "--options",
+        GIVEN[framework].format(64, 1),
+    ]
     rounds = QUICK if EVERY else ["--rounds", "1", *QUICK[2:]]
     done = fastproj("tune", *options, *rounds, *PYTHON, cwd=folder)
     wanted = "train.batch_size 32, train.gradient_accumulation_steps 2"
@@ -129,7 +142,12 @@ def test_tune_measures_a_real_training(
 
 def test_interrupted_tune_keeps_what_it_found_and_leaves_no_process(tmp_path: Path) -> None:
     folder = bare_project(tmp_path / "proj", "pytorch")
-    options = ["--only", "batch,workers", "--options", GIVEN["pytorch"].format(32, 2)]
+    options = [
+        "--only",
+        "batch,workers",
+        "--options",
+        GIVEN["pytorch"].format(32, 2),
+    ]
     command = [sys.executable, "-m", "fastproj", "tune", *options, *stand_in(tmp_path, 64)]
     command.append("--json")
     with subprocess.Popen(
@@ -189,7 +207,12 @@ def test_errors_are_one_line(
     arguments: list[str], message: str, fastproj: Fastproj, tmp_path: Path
 ) -> None:
     folder = bare_project(tmp_path / "proj", "pytorch")
-    done = fastproj(*arguments, *stand_in(tmp_path, 64), cwd=folder, status=None)
+    done = fastproj(
+        *arguments,
+        *stand_in(tmp_path, 64),
+        cwd=folder,
+        status=None,
+    )
     assert done.returncode in (1, 2)
     assert done.stderr.startswith(f"fastproj: {message}"), done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -57,7 +57,11 @@ def test_plain_copier_update(
 
 def copier_update(folder: Path, environment: dict[str, str]) -> None:
     """Run `copier update` without --trust and without a network."""
-    command = [str(Path(sys.executable).parent / "copier"), "update", "--defaults"]
+    command = [
+        str(Path(sys.executable).parent / "copier"),
+        "update",
+        "--defaults",
+    ]
     offline = environment | {
         "https_proxy": "http://127.0.0.1:9",
         "http_proxy": "http://127.0.0.1:9",

@@ -1,4 +1,4 @@
-"""An update that a signal, a full disk or a kill interrupts loses nothing, and the next update succeeds."""
+"""An update that a signal, a full disk or a kill interrupts loses nothing."""
 
 import os
 import random
@@ -24,7 +24,7 @@ ENGINE = "src/proj/engine.py"
 def updated_once(
     render_release: MakeProject, fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, tuple[object, ...], float]:
-    """A project with an edit and an untracked file, its state after an update, and the seconds that took."""
+    """A project with an edit and an untracked file, its state after an update, and its seconds."""
     folder = shutil.copytree(
         render_release("v0.1.0"), tmp_path_factory.mktemp("edited") / "proj", symlinks=True
     )
@@ -77,7 +77,10 @@ def recover(folder: Path, before: tuple[object, ...]) -> None:
 
 @pytest.fixture
 def writing(edited: Path) -> Path:
-    """A file that appears when git writes the first file of the update; it waits for another one."""
+    """A file that appears when git writes the first file of the update.
+
+    It waits for another one.
+    """
     marker = edited.parent / "writing"
     git(edited, "config", "filter.slow.clean", "cat")
     git(
@@ -93,7 +96,14 @@ def writing(edited: Path) -> Path:
     return marker
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ],
+)
 def test_signal_while_git_writes_waits_for_the_end(
     number: signal.Signals,
     edited: Path,
@@ -131,7 +141,11 @@ def test_kill_while_git_writes_loses_nothing(
 
 
 @pytest.mark.parametrize("limit", [0, 300, 1_500, 4_000] if EVERY else [0, 1_500])
-def test_full_disk_changes_nothing(limit: int, edited: Path, environment: dict[str, str]) -> None:
+def test_full_disk_changes_nothing(
+    limit: int,
+    edited: Path,
+    environment: dict[str, str],
+) -> None:
     before = project_state(edited)
     with updating(edited, environment, limit) as process:
         output, message = process.communicate(timeout=LIMIT_S)
@@ -141,7 +155,14 @@ def test_full_disk_changes_nothing(limit: int, edited: Path, environment: dict[s
     assert list((edited.parent / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGKILL,
+    ],
+)
 def test_signals_at_random_moments(
     number: signal.Signals,
     edited: Path,
@@ -197,10 +218,14 @@ def test_second_update_at_once_is_refused(
 def test_file_that_is_saved_during_an_update_is_kept(
     place: str, edited: Path, fastproj: Fastproj, tmp_path: Path
 ) -> None:
-    """In a file that the update changes, or where it adds one; the editor saves just before git writes."""
+    """In a file that the update changes, or where it adds one.
+
+    The editor saves just before git writes.
+    """
     (tmp_path / "bin").mkdir()
     save = f'mkdir -p "{(edited / place).parent}"; echo "# saved now" >> "{edited / place}"'
-    script = f'#!/bin/sh\ncase " $* " in *" read-tree "*" -m "*) {save};; esac\nexec {shutil.which("git")} "$@"\n'
+    script = f'#!/bin/sh\ncase " $* " in *" read-tree "*" -m "*) {save};; esac\n'
+    script += f'exec {shutil.which("git")} "$@"\n'
     (tmp_path / "bin/git").write_text(script)
     (tmp_path / "bin/git").chmod(0o755)
     result = fastproj("update", cwd=edited, PATH=f"{tmp_path}/bin:{os.environ['PATH']}", status=1)

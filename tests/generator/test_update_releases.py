@@ -1,10 +1,11 @@
-"""Projects of every released version of the template, with edits, are updated to the present one."""
+"""Projects of every release, with edits, are updated to the present template."""
 
 import functools
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -52,14 +53,8 @@ def test_there_are_releases() -> None:
     assert "0.1.0" in RELEASED
 
 
-STATES = [
-    (version, state)
-    for version in RELEASED
-    for state in (unedited, edited, moved)
-    if EVERY
-    or (state is edited and version == RELEASED[0])
-    or (state is moved and version in ("0.3.0", RELEASED[-1]))
-]
+STATES = [(RELEASED[0], edited), ("0.3.0", moved), (RELEASED[-1], moved)] if RELEASED else []
+STATES = [*product(RELEASED, (unedited, edited, moved))] if EVERY else [*dict.fromkeys(STATES)]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +76,12 @@ def test_update_loses_no_edit(
     # The recipe of another model would replace the user's; the network stays the user's.
     own_recipe = state is edited
     options = ["--model", "resnet", "--gpus", "2"]
-    result = fastproj("update", *options, cwd=folder, status=4 if own_recipe else 0)
+    result = fastproj(
+        "update",
+        *options,
+        cwd=folder,
+        status=4 if own_recipe else 0,
+    )
     assert ("yours     src/proj/model.py" in result.stdout) == (state is edited)
     assert lost_edits(folder, before, rendered) == []
     found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
@@ -103,7 +103,15 @@ def fresh(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Calla
     def render(model: str) -> Files:
         output = tmp_path_factory.mktemp("fresh")
         answers = ["--author=The authors", f"--model={model}"]
-        fastproj("new", "proj", "--yes", "--no-git", *answers, "--output", str(output))
+        fastproj(
+            "new",
+            "proj",
+            "--yes",
+            "--no-git",
+            *answers,
+            "--output",
+            str(output),
+        )
         return read_files(output / "proj")
 
     return render
@@ -161,7 +169,12 @@ def test_plain_copier_update_reads_launchers_and_workflow_as_components(
     data = [f"--data={answer}" for answer in answers]
     fastproj("update", "--to=v0.3.0", *data, cwd=folder)
     commit(folder)
-    command = [str(Path(sys.executable).parent / "copier"), "update", "--defaults", "--prereleases"]
+    command = [
+        str(Path(sys.executable).parent / "copier"),
+        "update",
+        "--defaults",
+        "--prereleases",
+    ]
     result = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

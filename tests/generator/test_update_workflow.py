@@ -1,4 +1,7 @@
-"""The rendered workflow that opens a pull request: its scripts, run as GitHub does, with stand-ins for `gh` and pip."""
+"""The rendered workflow that opens a pull request.
+
+Its scripts, run as GitHub does, with stand-ins for `gh` and pip.
+"""
 
 import os
 import shutil
@@ -24,7 +27,7 @@ COMMIT = f"git+https://git.example.org/group/owner/fastproj.git@{'0123456789' * 
 
 @dataclass
 class GitHub:
-    """Runs the jobs of a workflow, each in a clone of the project and with a temporary folder of its own."""
+    """Runs the jobs of a workflow, each in a clone of the project."""
 
     jobs: dict[str, Any]
     folder: Path
@@ -44,7 +47,10 @@ class GitHub:
             git(self.folder, "clone", "-q", "--branch", branch, "origin.git", f"work/{job}")
 
     def run(self, branch: str) -> list[str]:
-        """Run both jobs for a branch, as GitHub does, and return the name and the errors of the one that failed."""
+        """Run both jobs for a branch.
+
+        As GitHub does, and return the name and the errors of the one that failed.
+        """
         self.start(branch)
         done = self.job("update")
         if done.returncode != 0:
@@ -66,7 +72,10 @@ class GitHub:
     def job(
         self, name: str, outputs: dict[str, str] | None = None
     ) -> "subprocess.CompletedProcess[str]":
-        """Run the scripts of a job up to the first that fails; `outputs` are those of the first job."""
+        """Run the scripts of a job up to the first that fails.
+
+        `outputs` are those of the first job.
+        """
         values = {"secrets.FASTPROJ_TOKEN || github.token": "token"} | (outputs or {})
         temporary = self.folder / f"work/{name}-temp"
         self.output.touch()
@@ -108,7 +117,15 @@ def workflow_of(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) ->
     def render(source: str) -> str:
         folder = tmp_path_factory.mktemp("workflow")
         answers = ["--components", "update-workflow", "--data", f"update_source={source}"]
-        fastproj("new", "other", "--yes", "--no-git", *answers, "--output", str(folder))
+        fastproj(
+            "new",
+            "other",
+            "--yes",
+            "--no-git",
+            *answers,
+            "--output",
+            str(folder),
+        )
         return (folder / "other/.github/workflows/update.yml").read_text()
 
     return lambda source: yaml.safe_load(render(source))["jobs"]
@@ -122,8 +139,12 @@ def stand_ins(folder: Path, **scripts: str) -> None:
 
 
 @pytest.fixture
-def github(workflow_of: WorkflowOf, environment: dict[str, str], tmp_path: Path) -> GitHub:
-    """The workflow, stand-ins that record how they are called, and a repository of the program with a release."""
+def github(
+    workflow_of: WorkflowOf,
+    environment: dict[str, str],
+    tmp_path: Path,
+) -> GitHub:
+    """The workflow, stand-ins that record their calls, and a repository of the program."""
     record = f'echo "$(basename "$0") $@" >> {tmp_path}/called'
     python = f'case "$2" in pip) {record};; *) exec {sys.executable} "$@";; esac'
     stand_ins(
@@ -288,7 +309,8 @@ def test_workflow_installs_the_source_in_the_answers(workflow_of: WorkflowOf) ->
     for source, lines in {
         WHEEL: [f"python -m pip install '{WHEEL}'"],
         COMMIT: [
-            """git clone --quiet 'https://git.example.org/group/owner/fastproj.git' "$RUNNER_TEMP/fastproj\"""",
+            "git clone --quiet 'https://git.example.org/group/owner/fastproj.git' "
+            '"$RUNNER_TEMP/fastproj"',
             f"""git -C "$RUNNER_TEMP/fastproj" checkout --quiet --detach '{"0123456789" * 4}'""",
             'python -m pip install "$RUNNER_TEMP/fastproj"',
         ],
@@ -311,15 +333,32 @@ def test_branch_named_like_a_version_is_not_installed(
 
 
 MOVING = [
-    "", ".", "fastproj", "fastproj==0.1.0", "fastproj-cli", "git+https://h.example/o/r",
-    "git+https://h.example/o/r@main", "git+https://h.example/o/r@1.x", "git+https://h.example/o/r@v1",
-    "git+https://h.example/o/r@0123abc", "git+https://h.example/o/r@v1.0.0\n", "git+https://h.example/o/r@v1.0'",
-    "git+https://h.example/o/r@v1.0 --pre", "git+https://h.example/$(id)/r@v1.0", "git+https://u:p@h.example/o/r@v1.0",
-    "git+https://h.example/o/../r@v1.0", "git+https://h.example/-o/r@v1.0", "git+ssh://h.example/o/r@v1.0",
-    "git+http://h.example/o/r@v1.0", "https://h.example/a.whl", f"https://h.example/a.tar.gz#sha256={'a' * 64}",
-    f"http://h.example/a.whl#sha256={'a' * 64}", f"https://h.example/a.whl#sha256={'a' * 63}",
-    f"https://h.example/a.whl#sha256={'a' * 64};id", f"https://h.example/${{{{x}}}}.whl#sha256={'a' * 64}",
-]  # fmt: skip
+    "",
+    ".",
+    "fastproj",
+    "fastproj==0.1.0",
+    "fastproj-cli",
+    "git+https://h.example/o/r",
+    "git+https://h.example/o/r@main",
+    "git+https://h.example/o/r@1.x",
+    "git+https://h.example/o/r@v1",
+    "git+https://h.example/o/r@0123abc",
+    "git+https://h.example/o/r@v1.0.0\n",
+    "git+https://h.example/o/r@v1.0'",
+    "git+https://h.example/o/r@v1.0 --pre",
+    "git+https://h.example/$(id)/r@v1.0",
+    "git+https://u:p@h.example/o/r@v1.0",
+    "git+https://h.example/o/../r@v1.0",
+    "git+https://h.example/-o/r@v1.0",
+    "git+ssh://h.example/o/r@v1.0",
+    "git+http://h.example/o/r@v1.0",
+    "https://h.example/a.whl",
+    f"https://h.example/a.tar.gz#sha256={'a' * 64}",
+    f"http://h.example/a.whl#sha256={'a' * 64}",
+    f"https://h.example/a.whl#sha256={'a' * 63}",
+    f"https://h.example/a.whl#sha256={'a' * 64};id",
+    f"https://h.example/${{{{x}}}}.whl#sha256={'a' * 64}",
+]
 
 
 def test_source_that_can_move_is_refused(fastproj: Fastproj, tmp_path: Path) -> None:
@@ -356,7 +395,14 @@ def test_source_that_can_move_is_refused(fastproj: Fastproj, tmp_path: Path) -> 
 
 
 def test_source_is_required_with_the_workflow_only(fastproj: Fastproj, tmp_path: Path) -> None:
-    missing = fastproj("new", "p", "--yes", "--components=update-workflow", cwd=tmp_path, status=2)
+    missing = fastproj(
+        "new",
+        "p",
+        "--yes",
+        "--components=update-workflow",
+        cwd=tmp_path,
+        status=2,
+    )
     assert (
         missing.stderr
         == "fastproj: update_source has no default: answer it with --data update_source\n"

@@ -63,7 +63,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             str(output),
             str(source),
         ]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert result.returncode == 0, result.stdout + result.stderr
         return next(output.iterdir())
 
@@ -78,10 +83,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_wheel_contains_the_bundle_and_no_template_files(built: dict[str, Path]) -> None:
-    contents = [
-        {name: file.read(name) for name in file.namelist()}
-        for file in map(zipfile.ZipFile, built.values())
-    ]
+    contents = []
+    for file in map(zipfile.ZipFile, built.values()):
+        contents.append({name: file.read(name) for name in file.namelist()})
     assert contents[0] == contents[1]
     names = contents[0].keys()
     assert "fastproj/_template.bundle" in names
@@ -128,7 +132,14 @@ def test_installed_wheel_renders_offline(
     built: dict[str, Path], environment: dict[str, str], tmp_path: Path
 ) -> None:
     subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True
+        [
+            sys.executable,
+            "-m",
+            "venv",
+            "--without-pip",
+            str(tmp_path / "env"),
+        ],
+        check=True,
     )
     python = tmp_path / "env/bin/python"
     packages = next((tmp_path / "env/lib").glob("python*/site-packages"))
@@ -204,7 +215,11 @@ def test_wheel_is_installed_as_users_do(
     """In a clean home, with requirements from the package index of this machine."""
     sdist = next((built["tree"].parents[1] / "tree-sdist").iterdir())
     command = [it.format(wheel=built["tree"], sdist=sdist) for it in AS_USERS[tool]]
-    home = environment | {"HOME": str(tmp_path / "home"), "NO_COLOR": "1", "PYTHONPATH": ""}
+    home = environment | {
+        "HOME": str(tmp_path / "home"),
+        "NO_COLOR": "1",
+        "PYTHONPATH": "",
+    }
     result = subprocess.run(
         [uv, "tool", "run", *command],
         cwd=tmp_path,

@@ -1,4 +1,7 @@
-"""Reference solutions of the tasks in benchmarks/agents: each does in a project what a solver should."""
+"""Reference solutions of the tasks in benchmarks/agents.
+
+Each does in a project what a solver should.
+"""
 
 import json
 import re
@@ -57,7 +60,12 @@ def backbone(folder: Path) -> None:
     text = model.read_text()
     network = (folder / "mixer.py").read_text().partition("class Mixing")[2]
     start = text.index("@sized")
-    head = re.sub(r"SIZES:.*?\n}\n", "", text[:start], flags=re.DOTALL)
+    head = re.sub(
+        r"SIZES:.*?\n}\n",
+        "",
+        text[:start],
+        flags=re.DOTALL,
+    )
     head = head.replace("Section, sized, within", "Section, within")
     model.write_text(
         head.replace("from typing import Literal\n", "") + OWN_MODEL.replace("NETWORK", network)
@@ -87,7 +95,8 @@ def new_option(folder: Path) -> None:
     replace(data, "    def __post_init__(self) -> None:\n", field)
     text = data.read_text()
     start = text.index("class Prepare")
-    before, prepare = text[:start], text[start:]
+    before = text[:start]
+    prepare = text[start:]
     prepare = prepare.replace(
         "super().__init__()\n", "super().__init__()\n        self.noise = cfg.noise\n", 1
     )
@@ -110,11 +119,13 @@ class '''
     replace(
         model,
         "            targets.flatten(),\n",
-        "            targets.flatten(),\n            label_smoothing=self.smoothing if self.training else 0.0,\n",
+        "            targets.flatten(),\n"
+        "            label_smoothing=self.smoothing if self.training else 0.0,\n",
     )
     text = model.read_text()
     start = text.index("class GPT(")
-    before, after = text[:start], text[start:]
+    before = text[:start]
+    after = text[start:]
     after = after.replace(
         "super().__init__()\n",
         "super().__init__()\n        self.smoothing = cfg.label_smoothing\n",
@@ -133,7 +144,17 @@ def average(folder: Path) -> None:
 
 def launcher(folder: Path) -> None:
     run(folder, ".venv/bin/fastproj", "add", "slurm")
-    run(folder, "git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "slurm")
+    run(
+        folder,
+        "git",
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "commit",
+        "-qm",
+        "slurm",
+    )
     run(
         folder,
         ".venv/bin/fastproj",
@@ -162,7 +183,17 @@ def update_conflict(folder: Path) -> None:
     )
     recipe.write_text(text)
     run(folder, "git", "add", "--all")
-    run(folder, "git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "Update")
+    run(
+        folder,
+        "git",
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "commit",
+        "-qm",
+        "Update",
+    )
 
 
 def killed_run(folder: Path) -> None:

@@ -13,10 +13,19 @@ from template_bundle import build
 
 def contents(archive: bytes) -> dict[str, tuple[int, bytes]]:
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        return {it.name: (it.mode, files.extractfile(it).read()) for it in files if it.isfile()}  # type: ignore[union-attr]
+        found = {}
+        for entry in files:
+            content = files.extractfile(entry)
+            if content:
+                found[entry.name] = (entry.mode, content.read())
+        return found
 
 
-def archived(folder: Path, commit: str, *paths: str) -> dict[str, tuple[int, bytes]]:
+def archived(
+    folder: Path,
+    commit: str,
+    *paths: str,
+) -> dict[str, tuple[int, bytes]]:
     return contents(
         subprocess.run(
             ["git", "archive", commit, *paths], cwd=folder, capture_output=True, check=True
@@ -25,7 +34,13 @@ def archived(folder: Path, commit: str, *paths: str) -> dict[str, tuple[int, byt
 
 
 def clone(origin: Repository, folder: Path, *options: str) -> Repository:
-    origin.git("clone", "--quiet", *options, str(origin.folder), str(folder))
+    origin.git(
+        "clone",
+        "--quiet",
+        *options,
+        str(origin.folder),
+        str(folder),
+    )
     return Repository(folder, date="2027-07-07T07:07:07+0700")
 
 

@@ -1,4 +1,7 @@
-"""The gradient of a step, computed here: of the mean over all positions that count, in one batch."""
+"""The gradient of a step, computed here.
+
+Of the mean over all positions that count, in one batch.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,7 +31,11 @@ class Expected(NamedTuple):
 
 def expected(p: Any, counts: Sequence[int]) -> Expected:
     """Compute the gradient of the first step in fp64, without the training loop."""
-    data = p.data.DataConfig(samples=BATCH, val_samples=2, counts=(*counts, 0, 0))
+    data = p.data.DataConfig(
+        samples=BATCH,
+        val_samples=2,
+        counts=(*counts, 0, 0),
+    )
     samples, _, spec = p.data.load(data)
     torch.manual_seed(0)
     net = p.model.build(p.model.ModelConfig(kind="counted", dropout=0), spec).double()
@@ -46,7 +53,16 @@ def expected(p: Any, counts: Sequence[int]) -> Expected:
 
 def options(counts: Sequence[int]) -> dict[str, str]:
     """Return the options of the data, for training samples with these counts."""
-    listed = ",".join(map(str, [*counts, 0, 0]))  # nothing counts in the validation
+    listed = ",".join(
+        map(
+            str,
+            [
+                *counts,
+                0,
+                0,
+            ],
+        )
+    )  # nothing counts in the validation
     return {"samples": str(BATCH), "val_samples": "2", "counts": f"[{listed}]"}
 
 

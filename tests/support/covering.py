@@ -9,15 +9,14 @@ State = dict[str, bool]
 
 
 def covering(table: dict[str, dict[str, Any]], names: list[str]) -> list[list[str]]:
-    """Return sets of components that cover every possible state of each pair; the best of some greedy choices.
+    """Return sets of components that cover every possible state of each pair.
+
+    The best of some greedy choices.
 
     A set has what its components require.
     """
-    pairs = (
-        {one: a, other: b}
-        for one, other in combinations(names, 2)
-        for a, b in product((True, False), repeat=2)
-    )
+    states = product(combinations(names, 2), product((True, False), repeat=2))
+    pairs = (dict(zip(pair, state, strict=True)) for pair, state in states)
     wanted = [state for pair in pairs if (state := _completed(table, pair)) is not None]
     found: list[list[str]] = []
     order = random.Random(0)  # noqa: S311
@@ -32,8 +31,12 @@ def covering(table: dict[str, dict[str, Any]], names: list[str]) -> list[list[st
     return found
 
 
-def _set(table: dict[str, dict[str, Any]], names: list[str], wanted: list[State]) -> State:
-    """Start from the first state that is wanted, and decide each component so that more of them are covered."""
+def _set(
+    table: dict[str, dict[str, Any]],
+    names: list[str],
+    wanted: list[State],
+) -> State:
+    """Start from the first wanted state, and decide each component so that more are covered."""
     chosen = dict(wanted[0])
     for name in names:
         if name not in chosen:

@@ -1,4 +1,6 @@
-"""Run tests as other CPUs would: `make test-cpus`, or `python tests/support/cpus.py avx2 rounding-1`.
+"""Run tests as other CPUs would.
+
+`make test-cpus`, or `python tests/support/cpus.py avx2 rounding-1`.
 
 torch, oneDNN and MKL choose their kernels by the instructions that a CPU has, and variables
 restrict them. They give no CPU more than it has: such a setting is named in the table, and not run.
@@ -40,7 +42,12 @@ class Setting:
     """The cores that this machine needs."""
 
 
-def restricted(name: str, torch: str, onednn: str, flags: frozenset[str]) -> Setting:
+def restricted(
+    name: str,
+    torch: str,
+    onednn: str,
+    flags: frozenset[str],
+) -> Setting:
     """Return a setting with some instructions for torch and oneDNN."""
     return Setting(name, {"ATEN_CPU_CAPABILITY": torch, "ONEDNN_MAX_CPU_ISA": onednn}, flags)
 
@@ -61,7 +68,11 @@ SETTINGS = [
 ]
 
 
-def reason_not_to_run(setting: Setting, flags: set[str], cores: int) -> str:
+def reason_not_to_run(
+    setting: Setting,
+    flags: set[str],
+    cores: int,
+) -> str:
     """Return what this machine lacks, or nothing."""
     if missing := sorted(setting.flags - flags):
         return f"this CPU has no {', '.join(missing)}"
@@ -72,13 +83,22 @@ def flags_of_cpu() -> set[str]:
     """Return the flags of this CPU; none if it is not a x86 with Linux."""
     file = Path("/proc/cpuinfo")
     found = (
-        re.search(r"^flags\s*: (.*)$", file.read_text(), re.MULTILINE) if file.exists() else None
+        re.search(
+            r"^flags\s*: (.*)$",
+            file.read_text(),
+            re.MULTILINE,
+        )
+        if file.exists()
+        else None
     )
     return set(found[1].split()) if found else set()
 
 
 def make_environment(folder: Path) -> Path:
-    """Create an environment with the packages of this one, whose programs import the emulation; return its Python."""
+    """Create an environment with the packages of this one, whose programs import the emulation.
+
+    Return its Python.
+    """
     venv.create(folder, clear=True, symlinks=True)
     (packages,) = folder.glob("lib/python3*/site-packages")
     lines = [f"import site; site.addsitedir({found!r})" for found in site.getsitepackages()]
@@ -88,10 +108,15 @@ def make_environment(folder: Path) -> Path:
     return folder / "bin/python"
 
 
-def run(python: Path, setting: Setting, output: Path, options: list[str]) -> tuple[bool, str]:
+def run(
+    python: Path,
+    setting: Setting,
+    output: Path,
+    options: list[str],
+) -> tuple[bool, str]:
     """Run the tests with a setting; return whether all passed, and the last line of pytest."""
     # every test would take a day
-    others = {name for it in SETTINGS for name in it.variables} | {"EVERY_TEST"}
+    others = {"EVERY_TEST"}.union(*(it.variables for it in SETTINGS))
     environment = {
         name: value for name, value in os.environ.items() if name not in others
     } | setting.variables
@@ -125,7 +150,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "names", nargs="*", metavar="SETTING", help=f"of {', '.join(names)}; default: all"
     )
-    parser.add_argument("--pytest", default=[], type=shlex.split, help="further options of pytest")
+    parser.add_argument(
+        "--pytest",
+        default=[],
+        type=shlex.split,
+        help="further options of pytest",
+    )
     chosen = parser.parse_args(arguments)
     if unknown := {*chosen.names} - {*names}:
         parser.error(f"no setting {', '.join(sorted(unknown))}: choose from {', '.join(names)}")

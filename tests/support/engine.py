@@ -1,4 +1,7 @@
-"""Rendered packages as the tests of the engine use them: imported here, or trained in processes of their own."""
+"""Rendered packages as the tests of the engine use them.
+
+Imported here, or trained in processes of their own.
+"""
 
 import importlib
 import json
@@ -43,7 +46,11 @@ class Package:
     def __getattr__(self, module: str) -> ModuleType:
         return importlib.import_module(f"{self.name}.{module}")
 
-    def arguments(self, folder: Path, *options: str) -> list[str]:
+    def arguments(
+        self,
+        folder: Path,
+        *options: str,
+    ) -> list[str]:
         """Return the arguments of a training command; the run is `folder/a`."""
         return [
             FIXED[0].replace("configs", f"{self.root}/configs"),
@@ -57,15 +64,31 @@ class Package:
         parse = importlib.import_module(f"{self.name}.config").parse
         return parse(self.components.Config, self.arguments(Path("runs"), *options))
 
-    def train_here(self, folder: Path, *options: str) -> dict[str, float]:
+    def train_here(
+        self,
+        folder: Path,
+        *options: str,
+    ) -> dict[str, float]:
         """Train in this process; the run is `folder/a`."""
         found: dict[str, float] = self.train.train(self.options(f"--run.dir={folder}", *options))
         return found
 
-    def start(self, folder: Path, *options: str, ranks: int = 1, **changes: str) -> Started:
+    def start(
+        self,
+        folder: Path,
+        *options: str,
+        ranks: int = 1,
+        **changes: str,
+    ) -> Started:
         """Start a training program; the run is `folder/a`."""
         arguments = ["-m", f"{self.name}.train", *FIXED, f"--run.dir={folder}", *options]
-        return start_python(self.root, *arguments, ranks=ranks, nodes=1, **changes)
+        return start_python(
+            self.root,
+            *arguments,
+            ranks=ranks,
+            nodes=1,
+            **changes,
+        )
 
     def finish(
         self, folder: Path, *options: str, ranks: int = 1, expect: int = 0, **changes: str
@@ -79,7 +102,7 @@ class Package:
         return done
 
     def tiny(self, folder: Path) -> "Package":
-        """Return a copy of the project, to import under another name, with the model and the data of `tiny/`."""
+        """Return a copy under another name, with the model and the data of `tiny/`."""
         root = folder / f"tiny-{self.root.name}"
         shutil.copytree(self.root, root, ignore=shutil.ignore_patterns("__pycache__"))
         copy = Package(root)
@@ -91,12 +114,19 @@ class Package:
 
 
 def overwriting(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Return a `build` whose networks write their outputs to the same memory in each call, as a CUDA graph does."""
+    """Return a `build` whose networks write their outputs to the same memory in each call.
+
+    As a CUDA graph does.
+    """
 
     def build_overwriting(*sections: Any) -> nn.Module:
         memory: dict[int, torch.Tensor] = {}
 
-        def overwrite(_net: nn.Module, _inputs: Any, outputs: Any) -> Any:
+        def overwrite(
+            _net: nn.Module,
+            _inputs: Any,
+            outputs: Any,
+        ) -> Any:
             leaves, structure = tree_flatten(outputs)
             for place, leaf in enumerate(leaves):
                 if not isinstance(leaf, torch.Tensor):
@@ -146,10 +176,10 @@ def rows(folder: Path, split: str = "", name: str = "a") -> list[dict[str, Any]]
         json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()
     ]
     kept = [row for row in found if split in ("", row["split"])]
-    return [
-        {key: row[key] for key in row if key not in TIMES and not key.startswith("ms_")}
-        for row in kept
-    ]
+    for row in kept:
+        for key in [key for key in row if key in TIMES or key.startswith("ms_")]:
+            del row[key]
+    return kept
 
 
 def times(folder: Path) -> list[float]:
@@ -167,5 +197,11 @@ def equal(first: Any, second: Any) -> bool:
             equal(first[key], second[key]) for key in first
         )
     if isinstance(first, list | tuple):
-        return len(first) == len(second) and all(map(equal, first, second))
+        return len(first) == len(second) and all(
+            map(
+                equal,
+                first,
+                second,
+            )
+        )
     return bool(first == second)

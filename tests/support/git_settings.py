@@ -1,4 +1,7 @@
-"""Kinds of repositories and settings of git that an update has to cope with, as functions of the project folder."""
+"""Kinds of repositories and settings of git that an update has to cope with.
+
+As functions of the project folder.
+"""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Settings of git that execute code, and permissions that are missing, as functions of the project folder.
+"""Settings of git that execute code, and permissions that are missing.
+
+As functions of the project folder.
 
 `home` beside it is the user's, with a `.gitconfig`; code that git executes leaves a file `hacked`
 beside it.
@@ -64,7 +66,8 @@ def global_hooks(project: Path) -> None:
     set_globally(project, f"[core]\nhooksPath = {script.parent / 'hooks'}\nfsmonitor = {script}\n")
     set_globally(
         project,
-        f"[init]\ntemplateDir = {project.parent / 'home'}\n[uploadpack]\npackObjectsHook = {script}\n",
+        f"[init]\ntemplateDir = {project.parent / 'home'}\n"
+        f"[uploadpack]\npackObjectsHook = {script}\n",
     )
 
 
@@ -79,7 +82,10 @@ def include_if(project: Path) -> None:
 
 
 def diff_programs(project: Path) -> None:
-    """External diff, textconv and merge driver: of the user, but of no command that an update runs."""
+    """External diff, textconv and merge driver.
+
+    Of the user, but of no command that an update runs.
+    """
     script = hacker(project)
     edited_another_function(project)
     (project / ".git/info").mkdir(exist_ok=True)
@@ -128,8 +134,9 @@ def hostile_environment(project: Path) -> None:
     edited_another_function(project)
     commit(project)
     (project.parent / "home/environment").write_text(
-        "GIT_DIR=/nowhere\nGIT_INDEX_FILE=/nowhere\nGIT_OBJECT_DIRECTORY=/x\nGIT_WORK_TREE=/tmp\nGIT_CEILING_DIRECTORIES=/\n"
-        f"GIT_NAMESPACE=x\nGIT_CONFIG_COUNT=1\nGIT_CONFIG_KEY_0=core.fsmonitor\nGIT_CONFIG_VALUE_0={hacker(project)}\n"
+        "GIT_DIR=/nowhere\nGIT_INDEX_FILE=/nowhere\nGIT_OBJECT_DIRECTORY=/x\n"
+        "GIT_WORK_TREE=/tmp\nGIT_CEILING_DIRECTORIES=/\nGIT_NAMESPACE=x\nGIT_CONFIG_COUNT=1\n"
+        f"GIT_CONFIG_KEY_0=core.fsmonitor\nGIT_CONFIG_VALUE_0={hacker(project)}\n"
     )
 
 

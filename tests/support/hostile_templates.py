@@ -1,4 +1,6 @@
-"""Releases of a template that no project should take part in: changes of the small template, as functions of its clone.
+"""Releases of a template that no project should take part in.
+
+Changes of the small template, as functions of its clone.
 
 HACKED stands for a file that the payload creates when it is executed, and OUTSIDE for one that it
 must not write.

@@ -1,4 +1,7 @@
-"""A project for two hosts; and two hosts as network namespaces of this machine, joined by a cable."""
+"""A project for two hosts.
+
+And two hosts as network namespaces of this machine, joined by a cable.
+"""
 
 import os
 import shutil
@@ -33,7 +36,11 @@ def missing() -> str:
     """Return why there are no namespaces on this machine, or nothing."""
     if shutil.which("ip") is None or os.geteuid() != 0:
         return "needs root and the program ip, for network namespaces: sudo make test-all"
-    tried = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False)
+    tried = subprocess.run(
+        ["unshare", "--net", "true"],
+        capture_output=True,
+        check=False,
+    )
     return (
         ""
         if tried.returncode == 0
@@ -63,7 +70,12 @@ def two_hosts() -> Iterator[list[tuple[list[str], str]]]:
             "netns",
             names[1],
         )
-        for name, cable, address in zip(names, cables, addresses, strict=True):
+        for name, cable, address in zip(
+            names,
+            cables,
+            addresses,
+            strict=True,
+        ):
             ip("-n", name, "link", "set", cable, "name", "eth0")
             ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
@@ -74,7 +86,11 @@ def two_hosts() -> Iterator[list[tuple[list[str], str]]]:
         ]
     finally:
         for name in names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+            subprocess.run(
+                ["ip", "netns", "delete", name],
+                capture_output=True,
+                check=False,
+            )
 
 
 def ip(*words: str) -> None:

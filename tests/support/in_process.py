@@ -1,4 +1,7 @@
-"""Fixtures of tests/unit and tests/update: commands run in this process, and a rendering is made once."""
+"""Fixtures of tests/unit and tests/update.
+
+Commands run in this process, and a rendering is made once.
+"""
 
 import contextlib
 import hashlib
@@ -30,11 +33,34 @@ def run_command(
     status = 0
     encoding = environment.get("PYTHONIOENCODING", "utf-8")
     stdout = io.TextIOWrapper(io.BytesIO(), encoding, newline="")
-    stderr = io.TextIOWrapper(io.BytesIO(), encoding, "backslashreplace", newline="")
+    stderr = io.TextIOWrapper(
+        io.BytesIO(),
+        encoding,
+        "backslashreplace",
+        newline="",
+    )
     with restored_signals(), contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.dict(os.environ, environment, clear=True))
-        stack.enter_context(mock.patch.object(sys, "argv", ["fastproj", *arguments]))
-        stack.enter_context(mock.patch.object(sys, "stdin", io.StringIO()))
+        stack.enter_context(
+            mock.patch.dict(
+                os.environ,
+                environment,
+                clear=True,
+            )
+        )
+        stack.enter_context(
+            mock.patch.object(
+                sys,
+                "argv",
+                ["fastproj", *arguments],
+            )
+        )
+        stack.enter_context(
+            mock.patch.object(
+                sys,
+                "stdin",
+                io.StringIO(),
+            )
+        )
         stack.enter_context(contextlib.chdir(cwd))
         stack.enter_context(contextlib.redirect_stdout(stdout))
         stack.enter_context(contextlib.redirect_stderr(stderr))
@@ -65,10 +91,15 @@ Render = Callable[[Path, Path, str, Answers, Answers], list[str]]
 
 
 def render_once(render: Render, folder: Path) -> Render:
-    """Return a `render` that copies what it has rendered before from the same template, with the same answers."""
+    """Return a `render` that copies what it has rendered before with the same answers."""
     known: dict[str, list[str]] = {}
 
-    def copy(template: Path, stage: Path, location: str, *answers: Answers) -> list[str]:
+    def copy(
+        template: Path,
+        stage: Path,
+        location: str,
+        *answers: Answers,
+    ) -> list[str]:
         key = _digest(template, stage, answers)
         if key in known:
             shutil.copytree(folder / key, stage, symlinks=True, dirs_exist_ok=True)
@@ -80,7 +111,11 @@ def render_once(render: Render, folder: Path) -> Render:
     return copy
 
 
-def _digest(template: Path, stage: Path, answers: tuple[Any, ...]) -> str:
+def _digest(
+    template: Path,
+    stage: Path,
+    answers: tuple[Any, ...],
+) -> str:
     """Return a digest of all that a rendering depends on."""
     found = hashlib.sha256(repr((template.name, answers)).encode())
     for folder in (template, stage):
@@ -100,7 +135,12 @@ def fastproj(
     elsewhere = tmp_path_factory.mktemp("cwd")
     once = render_once(rendering._render, tmp_path_factory.mktemp("renderings"))
 
-    def run(*arguments: str, cwd: Path = elsewhere, status: int | None = 0, **changes: str) -> Done:
+    def run(
+        *arguments: str,
+        cwd: Path = elsewhere,
+        status: int | None = 0,
+        **changes: str,
+    ) -> Done:
         return checked(run_command(arguments, cwd, environment | changes), status)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -131,7 +171,7 @@ def copies(tmp_path: Path) -> Path:
 def refresh(
     packed: dict[str, Path], copies: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], str]:
-    """Refreshes the copy with the program of a release, and returns the tag that a project is rendered from."""
+    """Refreshes the copy with the program of a release, and returns the tag that it renders."""
     monkeypatch.setenv("FASTPROJ_HOME", str(copies))
 
     def run(program: str) -> str:

@@ -80,8 +80,11 @@ HARDWARE_COVER += [
 HARDWARE_COVER += [
     (*COVER[0], hardware) for hardware in GPUS if (*COVER[0], hardware) not in HARDWARE_COVER
 ]
-ALL = [(*pair, hardware) for pair in PAIRS for hardware in HARDWARE] if EVERY else HARDWARE_COVER
-"""Each model, framework and GPU machine, and one pair with all machines; those that are tested also with none."""
+ALL = [*itertools.product(FRAMEWORKS, MODELS, HARDWARE)] if EVERY else HARDWARE_COVER
+"""Each model, framework and GPU machine, and one pair with all machines.
+
+Those that are tested also with none.
+"""
 
 
 def module_of(component: str) -> str:

@@ -1,4 +1,7 @@
-"""Follow a page of the docs in a shell: run its commands, and compare what they print with what it shows."""
+"""Follow a page of the docs in a shell.
+
+Run its commands, and compare what they print with what it shows.
+"""
 
 import re
 import subprocess
@@ -53,7 +56,12 @@ class Shell:
     printed: str = ""
     """What the last block has printed."""
 
-    def follow(self, page: str, heading: str, *files: str) -> None:
+    def follow(
+        self,
+        page: str,
+        heading: str,
+        *files: str,
+    ) -> None:
         """Run the commands below a heading, and compare the output that the page shows.
 
         Code is written to the files, one after the other.
@@ -69,7 +77,10 @@ class Shell:
                 assert missing is None, f"{page}: {missing!r} is not in\n{self.printed}"
 
     def run(self, command: str) -> str:
-        """Run a command, and return what it prints; `make setup` makes an environment of this Python."""
+        """Run a command, and return what it prints.
+
+        `make setup` makes an environment of this Python.
+        """
         if command.startswith(self.skipped):
             return ""
         if command == "make setup":
@@ -133,6 +144,10 @@ def first_missing(shown: str, printed: str) -> str | None:
 
 def plain(line: str) -> str:
     """Return a line without what differs between machines: numbers, precision, folders, blanks."""
-    line = re.sub(r"\b(?:bf16|fp32)\b", "precision", " ".join(line.split()))
+    line = re.sub(
+        r"\b(?:bf16|fp32)\b",
+        "precision",
+        " ".join(line.split()),
+    )
     line = re.sub(r"(?<!\S)/\S*/", "/", line)
     return re.sub(r"\b[0-9a-f]{7,}\b|" + NUMBER.pattern, "#", line)

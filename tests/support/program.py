@@ -23,7 +23,10 @@ Done = subprocess.CompletedProcess[str]
 
 
 Fastproj = Callable[..., Done]
-"""Runs the program, and checks its exit status: `status=0`, or `None` for any; the fixture `fastproj` gives it."""
+"""Runs the program, and checks its exit status: `status=0`, or `None` for any.
+
+The fixture `fastproj` gives it.
+"""
 
 
 def checked(result: Done, status: int | None) -> Done:
@@ -42,7 +45,12 @@ def once(folder: Path) -> Iterator[bool]:
         yield not folder.exists()
 
 
-def render_once(fastproj: Fastproj, place: Path, name: str, *answers: str) -> Path:
+def render_once(
+    fastproj: Fastproj,
+    place: Path,
+    name: str,
+    *answers: str,
+) -> Path:
     """Render a project in a folder, once for all workers."""
     place.mkdir(exist_ok=True)
     with once(place / name) as first:
@@ -59,7 +67,12 @@ LIMIT_S = 300.0
 """Seconds after which a process hangs, also on a machine that is busy with other work."""
 
 
-def run_in(folder: Path, *command: str, status: int | None = 0, **changes: str) -> Done:
+def run_in(
+    folder: Path,
+    *command: str,
+    status: int | None = 0,
+    **changes: str,
+) -> Done:
     """Run a command in a rendered project; pytest's own limit ends it if it hangs."""
     with started(folder, *command, **changes) as process:
         stdout, stderr = process.communicate()
@@ -69,7 +82,11 @@ def run_in(folder: Path, *command: str, status: int | None = 0, **changes: str) 
 
 
 @contextmanager
-def started(folder: Path, *command: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
+def started(
+    folder: Path,
+    *command: str,
+    **changes: str,
+) -> Iterator[subprocess.Popen[str]]:
     """Start a command in a rendered project, whose package is found without being installed.
 
     The end of the context ends it, with all that it has started.
@@ -100,7 +117,10 @@ def finish(process: subprocess.Popen[str], limit_s: float = LIMIT_S) -> tuple[st
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Kill a process and its process group; wait until ranks, which are in sessions of their own, notice it."""
+    """Kill a process and its process group.
+
+    Wait until ranks, which are in sessions of their own, notice it.
+    """
     with suppress(
         ProcessLookupError
     ):  # no process of the group is left, or it has no group of its own
@@ -115,7 +135,10 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process runs, by its ID; one that has ended, and whose parent has not asked yet, does not."""
+    """Whether a process runs, by its ID.
+
+    One that has ended, and whose parent has not asked yet, does not.
+    """
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
     return False
@@ -246,7 +269,11 @@ def _server() -> subprocess.Popen[str]:
 def documented_keys(command: str) -> set[str]:
     """Return the keys of a command in the table of the docs; without those of inner objects."""
     page = (ROOT / "docs/reference/commands.md").read_text()
-    rows = re.findall(r"^\| (`.*?) \| (`.*) \|$", page.partition("## JSON")[2], re.MULTILINE)
+    rows = re.findall(
+        r"^\| (`.*?) \| (`.*) \|$",
+        page.partition("## JSON")[2],
+        re.MULTILINE,
+    )
     (keys,) = [keys for names, keys in rows if f"`{command}`" in names]
     outer = re.sub(r"\([^)]*\)|, each with[^;]*|, as in [^,]*", "", keys)
     return set(re.findall(r"`(\w+)`", outer))

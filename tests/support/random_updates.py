@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fastproj.errors import CONFLICTS, printable
 from program import Fastproj
-from updating import commit, git, read_files, unnamed_paths
+from updating import Files, commit, contents_of, git, lines_of, read_files, run_undo, unnamed_paths
 
 FILES = [
     *("README.md", "configs/a.yaml", "configs/b.yaml", "docs/one.md", "docs/two.md"),
@@ -63,7 +63,7 @@ class Editor:
 
     def folders(self) -> list[Path]:
         """Return the folders that have files."""
-        around = {parent for file in self.files() for parent in file.parents}
+        around = set().union(*(file.parents for file in self.files()))
         return sorted(folder for folder in around if self.folder in folder.parents)
 
     def line(self) -> str:
@@ -196,7 +196,7 @@ def attempt(
 
 def _problems(
     project: Path,
-    before: dict[str, tuple[str, bytes]],
+    before: Files,
     result: subprocess.CompletedProcess[str],
     mine: Editor,
     theirs: Editor,
@@ -204,41 +204,58 @@ def _problems(
     unmerged = git(project, "ls-files", "-u")
     if result.returncode != (CONFLICTS if unmerged else 0) or result.stderr:
         return [f"status {result.returncode}: {result.stderr}"]
-    after = read_files(project)
-    contents = [content for _, content in after.values()]
-    for line in unmerged.splitlines():
-        command = ["git", "cat-file", "blob", line.split()[1]]
-        contents.append(
-            subprocess.run(command, cwd=project, capture_output=True, check=True).stdout
-        )
-    lines = {line.rstrip(b"\r") for content in contents for line in content.split(b"\n")}
+    lines = lines_of(contents_of(project))
     problems = [f"lost: {line}" for line in mine.written if line.encode() not in lines]
-    names_left = {line.split()[1] for line in result.stdout.splitlines() if line[2:8] in KEPT}
-    for line in theirs.written:
-        if line.encode() not in lines and not names_left and "CONFLICT" not in result.stdout:
-            problems.append(f"did not arrive: {line}")
-    named = {path for path in before if printable(path) in result.stdout}
-    for path, (kind, content) in before.items():
-        if path in named:
-            continue
-        if after.get(path) != (kind, content):
-            problems.append(f"changed without a word: {path}")
-    for path in after.keys() - before.keys():
-        if not any(printable(path) in line for line in result.stdout.splitlines()):
-            problems.append(f"new without a word: {path}")
-    for path, (kind, content) in before.items():
-        now = after.get(path)
-        if now and b"\r\n" in content and b"\n" in now[1].replace(b"\r\n", b"") and not unmerged:
+    names_left = [line for line in result.stdout.splitlines() if line[2:8] in KEPT]
+    if not names_left and "CONFLICT" not in result.stdout:
+        missing = [line for line in theirs.written if line.encode() not in lines]
+        problems += [f"did not arrive: {line}" for line in missing]
+    after = read_files(project)
+    problems += _unsaid(before, after, result.stdout)
+    problems += unnamed_paths(project, result.stdout)
+    if not unmerged:
+        problems += _converted(before, after)
+    undos = result.stdout.strip().splitlines()[-1 if unmerged else -3 :: 2]
+    return problems + _undone(project, before, undos)
+
+
+def _unsaid(
+    before: Files,
+    after: Files,
+    output: str,
+) -> list[str]:
+    """Return what changed and is not in the output."""
+    changed = [path for path in before if after.get(path) != before[path]]
+    found = [f"changed without a word: {it}" for it in changed if printable(it) not in output]
+    new = after.keys() - before.keys()
+    return found + [f"new without a word: {it}" for it in new if printable(it) not in output]
+
+
+def _converted(before: Files, after: Files) -> list[str]:
+    """Return the files that lost their line ends, and the links that are none any more."""
+    problems = []
+    for path in before.keys() & after.keys():
+        kind, content = before[path]
+        new_kind, new = after[path]
+        if b"\r\n" in content and b"\n" in new.replace(b"\r\n", b""):
             problems.append(f"lost line ends: {path}")
-        if now and kind == "link" and now[0] != "link" and not unmerged:
+        if kind == "link" and new_kind != "link":
             problems.append(f"lost link: {path}")
-    problems += [f"not named: {path}" for path in unnamed_paths(project, result.stdout)]
-    for step in (-1,) if unmerged else (-1, -3):
+    return problems
+
+
+def _undone(
+    project: Path,
+    before: Files,
+    undos: list[str],
+) -> list[str]:
+    """Try each command that takes the update back, in a copy."""
+    problems = []
+    for undo in undos:
         saved = project.with_name("saved")
         shutil.copytree(project, saved, symlinks=True)
         git(saved, "status")
-        undo = result.stdout.strip().splitlines()[step].strip()
-        subprocess.run(undo, shell=True, cwd=saved, capture_output=True, check=False)  # noqa: S602
+        run_undo(saved, undo, check=False)
         if read_files(saved) != before or git(saved, "status", "--porcelain"):
             problems.append(f"undo fails: {undo}")
         shutil.rmtree(saved)

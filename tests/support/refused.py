@@ -66,7 +66,7 @@ def unfinished(command: str) -> State:
 
 
 def leftover_sequencer(project: Path) -> None:
-    """Git would go on with the second commit of a cherry-pick whose first one was committed by hand."""
+    """Git would go on with the second commit of a cherry-pick."""
     for name in ("first", "second"):
         (project / "README.md").write_text(f"{name}\n")
         commit(project)

@@ -17,10 +17,16 @@ CHANGELOG = "# Changelog\n\n## {} (not released)\n\n- It is better.\n"
 
 
 def releasable(folder: Path) -> Repository:
-    """Make a repository with a Makefile whose tests fail if there is a file `red`, and write `tested` beside it."""
+    """Make a repository with a Makefile whose tests fail if there is a file `red`."""
     made = Repository(folder / "repository")
     made.start()
-    made.write({**FIRST, "CHANGELOG.md": CHANGELOG.format("0.1.0"), ".gitignore": "/red\n"})
+    made.write(
+        {
+            **FIRST,
+            "CHANGELOG.md": CHANGELOG.format("0.1.0"),
+            ".gitignore": "/red\n",
+        }
+    )
     program = ROOT / "generator/release.py"
     made.write(
         {"Makefile": MAKEFILE.format(python=sys.executable, program=program, log=folder / "tested")}

@@ -10,11 +10,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from matrix import COMPONENTS, PAIRS, UPDATE_SOURCE
 
 APART = {"ray"}
-"""Components that are tested in an environment of their own, as their packages are hundreds of megabytes."""
+"""Components that are tested in an environment of their own.
+
+As their packages are hundreds of megabytes.
+"""
 
 
 def main() -> None:
-    """Render each framework with each model, the first with all components, and print the union of what they need."""
+    """Render each framework with each model, and print what all of them need."""
     found: set[str] = set()
     with tempfile.TemporaryDirectory() as folder:
         for number, (framework, model) in enumerate(PAIRS):

@@ -1,4 +1,4 @@
-"""A SLURM cluster of two emulated nodes on this machine, with its own configuration, ports and processes."""
+"""A SLURM cluster of two emulated nodes on this machine."""
 
 import os
 import re
@@ -110,10 +110,20 @@ class Cluster:
     def _start(self, *command: str) -> None:
         with (self.folder / f"{len(self.daemons)}.log").open("wb") as log:
             self.daemons.append(
-                subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+                subprocess.Popen(
+                    command,
+                    env=self.environment,
+                    stdout=log,
+                    stderr=log,
+                )
             )
 
-    def run(self, *command: str, cwd: Path | None = None, **changes: str) -> str:
+    def run(
+        self,
+        *command: str,
+        cwd: Path | None = None,
+        **changes: str,
+    ) -> str:
         """Return what a command of SLURM prints."""
         done = subprocess.run(
             command,
@@ -127,7 +137,15 @@ class Cluster:
 
     def state(self, job: str) -> str:
         """Return the state of a job, such as PENDING."""
-        found = re.search(r"JobState=(\w+)", self.run("scontrol", "show", "job", job))
+        found = re.search(
+            r"JobState=(\w+)",
+            self.run(
+                "scontrol",
+                "show",
+                "job",
+                job,
+            ),
+        )
         return found[1] if found else ""
 
 

@@ -15,5 +15,11 @@ def held_versions(home: Path) -> list[str]:
 
 def clones(home: Path, folder: Path) -> bool:
     shutil.rmtree(folder, ignore_errors=True)
-    command = ["git", "clone", "--quiet", str(home / "template.bundle"), str(folder)]
+    command = [
+        "git",
+        "clone",
+        "--quiet",
+        str(home / "template.bundle"),
+        str(folder),
+    ]
     return subprocess.run(command, check=False, capture_output=True).returncode == 0

@@ -34,7 +34,12 @@ def load(cfg):
 """Added to data.py: each batch takes some seconds."""
 
 
-def slow_project(project: Path, folder: Path, train: float, val: float) -> Path:
+def slow_project(
+    project: Path,
+    folder: Path,
+    train: float,
+    val: float,
+) -> Path:
     """Copy a project, and plant a bottleneck in its data.py."""
     copy = shutil.copytree(project, folder / "proj", symlinks=True)
     data = copy / "src/proj/data.py"
@@ -91,7 +96,12 @@ def write_run(
     return folder
 
 
-def train_row(step: int, seconds: float, loss: float = 1.0, **values: Any) -> dict[str, Any]:
+def train_row(
+    step: int,
+    seconds: float,
+    loss: float = 1.0,
+    **values: Any,
+) -> dict[str, Any]:
     """Return a row of ten steps with a global batch of 64, which took a second."""
     speed = {"samples_per_second": 640.0, "data_wait": 0.01}
     return {
@@ -105,6 +115,16 @@ def train_row(step: int, seconds: float, loss: float = 1.0, **values: Any) -> di
     }
 
 
-def val_row(step: int, seconds: float, loss: float) -> dict[str, Any]:
+def val_row(
+    step: int,
+    seconds: float,
+    loss: float,
+) -> dict[str, Any]:
     """Return a row of a validation."""
-    return {"split": "val", "step": step, "loss": loss, "accuracy": 0.5, "seconds": seconds}
+    return {
+        "split": "val",
+        "step": step,
+        "loss": loss,
+        "accuracy": 0.5,
+        "seconds": seconds,
+    }

@@ -1,8 +1,9 @@
-"""A small template with three releases in a growing bundle, and what an update must keep of a user's edits."""
+"""A small template with three releases in a bundle, and what an update must keep."""
 
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +11,11 @@ import yaml
 from fastproj.errors import printable
 
 VERSIONS = ["v0.1.0", "v0.2.0", "v0.3.0"]
+
+
+File = tuple[str, bytes]
+"""Kind and content."""
+Files = dict[str, File]
 
 
 class MakeProject(Protocol):
@@ -30,7 +36,8 @@ tensor_cores:
   when: "{{ gpus > 0 }}"
   choices: [none, bf16]
   default: "{{ 'bf16' if gpus > 0 else 'none' }}"
-  validator: "{% if tensor_cores != 'none' and gpus == 0 %}{{ tensor_cores }} needs a GPU{% endif %}"
+  validator: >-
+    {% if tensor_cores != 'none' and gpus == 0 %}{{ tensor_cores }} needs a GPU{% endif %}
 model: {type: str, choices: [one, two], default: one}
 components: {type: str, multiselect: true, choices: [slurm, ray], default: []}
 """
@@ -65,7 +72,9 @@ def release(version: int) -> dict[str, str | bytes]:
     )
     files: dict[str, str | bytes] = {
         "copier.yml": questions,
-        "project/{{ _copier_conf.answers_file }}.jinja": "# Answers\n{{ _copier_answers | to_nice_yaml -}}\n",
+        "project/{{ _copier_conf.answers_file }}.jinja": (
+            "# Answers\n{{ _copier_answers | to_nice_yaml -}}\n"
+        ),
         "project/README.md.jinja": "# {{ project_name }}\n\n"
         + f"Release {version}.\n\n"
         + "About.\n\n{{ gpus }} GPUs.\n",
@@ -74,7 +83,8 @@ def release(version: int) -> dict[str, str | bytes]:
         "project/logo.bin": bytes(range(256)) + bytes([version]) * 64,
         f"{package}/__init__.py": "",
         f"{package}/engine.py": engine(version),
-        f"{package}/model.py.jinja": "# the network {{ model }}\n{% if model == 'two' %}A = 2\n{% endif %}"
+        f"{package}/model.py.jinja": "# the network {{ model }}\n"
+        + "{% if model == 'two' %}A = 2\n{% endif %}"
         + f"SIZE = {version}\n",
         f"{package}/{'loop' if version < 3 else 'train'}.py": loop,
         "project/launch/run.sh": f"#!/bin/sh\n# release {version}\nexec python\n",
@@ -126,12 +136,20 @@ def build(folder: Path, newest: int = 3, name: str = "team.bundle") -> Path:
         git(work, "add", "-Af")
         git(work, *who, "commit", "-qm", str(version))
         git(work, "tag", f"v0.{version}.0")
-    git(work, "bundle", "create", "-q", str(folder / name), "--tags", "HEAD")
+    git(
+        work,
+        "bundle",
+        "create",
+        "-q",
+        str(folder / name),
+        "--tags",
+        "HEAD",
+    )
     shutil.rmtree(work)
     return folder / name
 
 
-def read_files(project: Path) -> dict[str, tuple[str, bytes]]:
+def read_files(project: Path) -> Files:
     """Return each file outside git's folder: its kind and content."""
     found = {}
     for root, folders, names in os.walk(project):
@@ -148,7 +166,7 @@ def read_files(project: Path) -> dict[str, tuple[str, bytes]]:
     return found
 
 
-def project_state(project: Path) -> tuple[dict[str, tuple[str, bytes]], str, str]:
+def project_state(project: Path) -> tuple[Files, str, str]:
     """Return what an update may change: files, index and branch."""
     return (
         read_files(project),
@@ -157,46 +175,64 @@ def project_state(project: Path) -> tuple[dict[str, tuple[str, bytes]], str, str
     )
 
 
+def lines_of(contents: Iterable[bytes]) -> set[bytes]:
+    """Return the lines of some files, without their ends."""
+    return {line.rstrip(b"\r") for line in b"\n".join(contents).split(b"\n")}
+
+
+def contents_of(project: Path) -> list[bytes]:
+    """Return the contents of all files, and of the sides of conflicts."""
+    found = [content for _, content in read_files(project).values()]
+    for line in git(project, "ls-files", "-u").splitlines():
+        command = ["git", "cat-file", "blob", line.split()[1]]
+        done = subprocess.run(
+            command,
+            cwd=project,
+            capture_output=True,
+            check=True,
+        )
+        found.append(done.stdout)
+    return found
+
+
 def lost_edits(
-    project: Path, before: dict[str, tuple[str, bytes]], rendered: dict[str, tuple[str, bytes]]
+    project: Path,
+    before: Files,
+    rendered: Files,
 ) -> list[str]:
     """Return the user's edits that are neither in a file of the project nor in a conflict."""
     after = read_files(project)
-    unmerged = [line.split()[1] for line in git(project, "ls-files", "-u").splitlines()]
-    contents = [content for _, content in after.values()] + [
-        subprocess.run(
-            ["git", "cat-file", "blob", oid], cwd=project, capture_output=True, check=True
-        ).stdout
-        for oid in unmerged
-    ]
-    lines = {line.rstrip(b"\r") for content in contents for line in content.split(b"\n")}
-    missing = []
+    contents = contents_of(project)
+    lines = lines_of(contents)
+    of_templates = lines_of(content for _, content in rendered.values())
+    missing = [f"{path}: came back" for path in (rendered.keys() - before.keys()) & after.keys()]
     for path, (kind, content) in before.items():
         of_template = rendered.get(path)
         if of_template == (kind, content) or path == ".copier-answers.yml":
             continue
-        if of_template is None or b"\0" in content:
-            if content not in contents:
-                own = {line.rstrip(b"\r") for line in content.split(b"\n")} - {
-                    line for _, other in rendered.values() for line in other.split(b"\n")
-                }
-                missing += (
-                    [f"{path}: {line!r}" for line in own - lines]
-                    if b"\0" not in content
-                    else [path]
-                )
+        if b"\0" in content:
+            missing += [] if content in contents else [path]
             continue
-        own = {line.rstrip(b"\r") for line in content.split(b"\n")} - set(
-            of_template[1].split(b"\n")
-        )
-        missing += [f"{path}: {line!r}" for line in own - lines]
-        is_left = path in after
-        if content.count(b"\r\n") > 1 and is_left and b"\r\n" not in after[path][1]:
-            missing.append(f"{path}: its line ends")
-        if kind != of_template[0] and path in after and after[path][0] != kind:
-            missing.append(f"{path}: its mode")
-    missing += [f"{path}: came back" for path in rendered.keys() - before.keys() if path in after]
+        known = lines_of([of_template[1]]) if of_template else of_templates
+        lost = lines_of([content]) - known - lines
+        missing += [f"{path}: {line!r}" for line in lost]
+        if of_template and path in after:
+            missing += _lost_form(path, (kind, content), of_template, after[path])
     return missing
+
+
+def _lost_form(
+    path: str,
+    mine: File,
+    of_template: File,
+    now: File,
+) -> list[str]:
+    lost = []
+    if mine[1].count(b"\r\n") > 1 and b"\r\n" not in now[1]:
+        lost.append(f"{path}: its line ends")
+    if mine[0] not in (of_template[0], now[0]):
+        lost.append(f"{path}: its mode")
+    return lost
 
 
 def unnamed_paths(project: Path, output: str) -> list[str]:
@@ -204,12 +240,20 @@ def unnamed_paths(project: Path, output: str) -> list[str]:
     changed = git(
         project, "diff", "--name-only", "--no-renames", "--ignore-submodules", "-z", "HEAD"
     )
-    lines = output.splitlines()
-    return [
-        path
-        for path in changed.split("\0")
-        if path and not any(printable(path) in line for line in lines)
-    ]
+    paths = filter(None, changed.split("\0"))
+    return [path for path in paths if printable(path) not in output]
+
+
+def run_undo(
+    project: Path, command: str, check: bool = True
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run the command with which an update says that it can be undone."""
+    return subprocess.run(
+        ["sh", "-c", command],
+        cwd=project,
+        check=check,
+        capture_output=True,
+    )
 
 
 def commit(project: Path, message: str = "mine") -> None:

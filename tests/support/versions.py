@@ -24,9 +24,15 @@ COUNTS = ["tests", "skipped", "failures", "errors"]
 
 
 class Environment:
-    """A virtual environment with a torch, the program, and a home folder that has a git identity."""
+    """A virtual environment with a torch, the program, and a home folder."""
 
-    def __init__(self, folder: Path, python: str, torch: str, log: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        python: str,
+        torch: str,
+        log: Path,
+    ) -> None:
         """Create the environment; all commands write to the log."""
         self.folder = folder
         self.python = str(folder / "venv/bin/python")
@@ -62,7 +68,10 @@ class Environment:
             )
 
     def install(self, *arguments: str, where: str = ".") -> None:
-        """Install packages; as with uv, each module is compiled when it is first imported, so its warnings are seen."""
+        """Install packages.
+
+        As with uv, each module is compiled when it is first imported, so its warnings are seen.
+        """
         pip = [self.python, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-compile"]
         self.run(*pip, *arguments, where=where)
 
@@ -72,7 +81,7 @@ class Environment:
 
 
 def check(environment: Environment, framework: str) -> list[int]:
-    """Render a project, install it as its owner does, run its tests, and return how many passed, skipped and failed.
+    """Render and install a project, run its tests, and return how many passed, skipped and failed.
 
     Raises:
         subprocess.CalledProcessError: a command before the tests failed, or pytest did not start.
@@ -83,7 +92,14 @@ def check(environment: Environment, framework: str) -> list[int]:
         environment.fastproj("add", "ema", where=name)
         environment.run("git", "commit", "--quiet", "--message", "Add ema", where=name)
         environment.fastproj("update", "--license", "Apache-2.0", where=name)
-    environment.install("--editable", ".", "--group", "dev", environment.torch, where=name)
+    environment.install(
+        "--editable",
+        ".",
+        "--group",
+        "dev",
+        environment.torch,
+        where=name,
+    )
     result = environment.folder / f"{name}.xml"
     try:
         environment.run(
@@ -92,7 +108,8 @@ def check(environment: Environment, framework: str) -> list[int]:
     except subprocess.CalledProcessError:
         if not result.exists():
             raise
-    found = next(ElementTree.parse(result).iter("testsuite"))  # noqa: S314, as pytest has just written it
+    # pytest has just written it
+    found = next(ElementTree.parse(result).iter("testsuite"))  # noqa: S314
     tests, skipped, failures, errors = (int(found.attrib[count]) for count in COUNTS)
     return [tests - skipped - failures - errors, skipped, failures + errors]
 
@@ -112,7 +129,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     failed = False
     for python, torch in itertools.product(args.pythons, args.torch):
-        version = subprocess.check_output([python, "-c", VERSION], text=True).strip()
+        version = subprocess.check_output(
+            [
+                python,
+                "-c",
+                VERSION,
+            ],
+            text=True,
+        ).strip()
         log = OUTPUT / f"python-{version}-torch-{torch}.log"
         with tempfile.TemporaryDirectory() as folder:
             environment = Environment(Path(folder), python, torch, log)
@@ -123,7 +147,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     counts = []
                     print(error, file=sys.stderr)
                 failed |= not counts or counts[-1] > 0
-                print("|", *[f"{it} |" for it in [version, torch, framework, *counts]], flush=True)
+                print(
+                    "|",
+                    *[f"{it} |" for it in [version, torch, framework, *counts]],
+                    flush=True,
+                )
     if failed:
         sys.exit(f"some failed; the outputs are in {OUTPUT}")
 

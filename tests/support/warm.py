@@ -58,18 +58,17 @@ class Started:
         return all(process.is_alive() for process in self.processes)
 
     def finish(self, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
-        """Wait until all ranks have ended, and put together what they printed; kill those that hang."""
+        """Wait until all ranks have ended, and put together what they printed.
+
+        Kill those that hang.
+        """
         deadline = time.monotonic() + limit_s
         for process in self.processes:
             process.join(max(deadline - time.monotonic(), 0))
         self.kill()
-        stdout, stderr = (
-            "".join(
-                (self.outputs / f"{stream}-{rank}").read_text()
-                for rank in range(len(self.processes))
-            )
-            for stream in (1, 2)
-        )
+        ranks = range(len(self.processes))
+        stdout = "".join((self.outputs / f"1-{rank}").read_text() for rank in ranks)
+        stderr = "".join((self.outputs / f"2-{rank}").read_text() for rank in ranks)
         status = next((process.exitcode for process in self.processes if process.exitcode), 0)
         return subprocess.CompletedProcess(self.command, status, stdout, stderr)
 
@@ -118,7 +117,12 @@ def run_python(
     return done
 
 
-def _run(folder: Path, command: tuple[str, ...], environment: dict[str, str], outputs: str) -> None:
+def _run(
+    folder: Path,
+    command: tuple[str, ...],
+    environment: dict[str, str],
+    outputs: str,
+) -> None:
     os.setsid()  # a process group, which can be killed as a whole
     # of loader workers, as in a process of its own
     multiprocessing.set_start_method("fork", force=True)

@@ -11,7 +11,11 @@ from program import Fastproj, Project, run_in
 
 
 def _commands(text: str) -> list[str]:
-    (block,) = re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(
+        r"^```\n(.*?)^```$",
+        text,
+        re.MULTILINE | re.DOTALL,
+    )
     return [line.split(" # ")[0].strip() for line in block.splitlines()]
 
 

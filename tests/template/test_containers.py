@@ -36,7 +36,12 @@ def without_gpu(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) ->
 
 def steps(folder: Path) -> list[tuple[str, str]]:
     """Return the instructions of the Dockerfile with their arguments."""
-    text = re.sub(r"^#.*\n|\\\n", "", (folder / "Dockerfile").read_text(), flags=re.MULTILINE)
+    text = re.sub(
+        r"^#.*\n|\\\n",
+        "",
+        (folder / "Dockerfile").read_text(),
+        flags=re.MULTILINE,
+    )
     return [(line.split()[0], line.split(maxsplit=1)[1]) for line in text.splitlines() if line]
 
 
@@ -70,7 +75,14 @@ def test_development_container_asks_for_gpus_that_are_there(
 ) -> None:
     for folder in (project(FRAMEWORKS[0], ENGINE_MODEL, "nodes"), without_gpu):
         text = (folder / ".devcontainer/devcontainer.json").read_text()
-        config = json.loads(re.sub(r"^ *//.*\n", "", text, flags=re.MULTILINE))
+        config = json.loads(
+            re.sub(
+                r"^ *//.*\n",
+                "",
+                text,
+                flags=re.MULTILINE,
+            )
+        )
         assert (
             ("--gpus" in config["runArgs"])
             == (folder != without_gpu)
@@ -91,7 +103,10 @@ def test_hadolint_finds_nothing(project: Project, without_gpu: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.test_all
 def test_steps_of_the_dockerfile_run_in_order(without_gpu: Path, tmp_path: Path) -> None:
-    """In folders of their own, as no container engine runs here; the packages are those of the tests."""
+    """In folders of their own, as no container engine runs here.
+
+    The packages are those of the tests.
+    """
     app = tmp_path / "app"
     environment = tmp_path / "venv"
     folder = tmp_path
@@ -103,7 +118,11 @@ def test_steps_of_the_dockerfile_run_in_order(without_gpu: Path, tmp_path: Path)
     for name, script in programs.items():
         (environment / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
         (environment / "bin" / name).chmod(0o755)
-    changes: dict[str, Any] = {"PATH": os.environ["PATH"], "PYTHONPATH": "", "PYTHON": ""}
+    changes: dict[str, Any] = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": "",
+        "PYTHON": "",
+    }
     for name, value in steps(without_gpu):
         value = (
             value.replace("/app", str(app))
@@ -117,7 +136,13 @@ def test_steps_of_the_dockerfile_run_in_order(without_gpu: Path, tmp_path: Path)
             changes |= dict(it.split("=") for it in value.split())
         elif name == "COPY" and not value.startswith("--from"):
             files = [it for it in value.split()[:-1] if "[" not in it]
-            run_in(without_gpu, "cp", "-r", *files, str(folder / value.split()[-1]))
+            run_in(
+                without_gpu,
+                "cp",
+                "-r",
+                *files,
+                str(folder / value.split()[-1]),
+            )
         elif name == "RUN" and "useradd" not in value:
             command = re.sub(r"--mount=\S+ *", "", value).replace("--owner=1000 --group=1000", "")
             run_in(folder, "sh", "-ec", command, **changes)

@@ -14,7 +14,8 @@ torch.manual_seed(0)
 linear, convolution = torch.nn.Linear(64, 64), torch.nn.Conv2d(3, 8, 3)
 rows, images, tokens = torch.randn(16, 64), torch.randn(16, 3, 8, 8), torch.randn(16, 2, 8, 4)
 attention = torch.nn.functional.scaled_dot_product_attention
-for call, whole in ((linear, rows), (convolution, images), (lambda it: attention(it, it, it), tokens)):
+calls = ((linear, rows), (convolution, images), (lambda it: attention(it, it, it), tokens))
+for call, whole in calls:
     of_whole, of_part = call(whole), call(whole[:7])
     torch.testing.assert_close(of_part, of_whole[:7])
     assert torch.equal(of_whole, call(whole))
@@ -30,7 +31,11 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cpus.make_environment(tmp_path_factory.mktemp("cpus"))
 
 
-def output(python: Path, program: str, **variables: str) -> list[str]:
+def output(
+    python: Path,
+    program: str,
+    **variables: str,
+) -> list[str]:
     """Run a program with these variables alone, and return its lines."""
     command = [str(python), "-c", program]
     return subprocess.run(
@@ -56,7 +61,11 @@ SHOW = "import torch; torch.conv2d(torch.ones(2, 4, 8, 8), torch.ones(4, 4, 3, 3
 SHOW += "; print('torch', torch.backends.cpu.get_cpu_capability())"
 
 
-@pytest.mark.parametrize("setting", RESTRICTED, ids=lambda setting: setting.name)
+@pytest.mark.parametrize(
+    "setting",
+    RESTRICTED,
+    ids=lambda setting: setting.name,
+)
 def test_torch_and_onednn_use_the_instructions_of_a_setting(python: Path, setting: Setting) -> None:
     lines = output(python, SHOW, ONEDNN_VERBOSE="1", **setting.variables)
     (onednn,) = [line.partition("isa:")[2] for line in lines if ",cpu,isa:" in line]

@@ -1,4 +1,4 @@
-"""torch's build for CUDA on a machine without a GPU, and with a driver that is older than it needs."""
+"""torch's build for CUDA without a GPU, and with a driver that is too old."""
 
 import os
 import subprocess
@@ -18,13 +18,18 @@ pytestmark = [
     pytest.mark.test_all,
     pytest.mark.skipif(
         not PYTHON,
-        reason="needs FASTPROJ_CUDA_PYTHON, a Python with the oldest torch that projects accept, from PyPI, and their "
+        reason="needs FASTPROJ_CUDA_PYTHON, a Python with the oldest torch that projects accept, "
+        "from PyPI, and their "
         "other requirements: make test-all",
     ),
 ]
 
 
-def run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path,
+    *command: str,
+    **variables: str,
+) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": f"{folder}/src", "OMP_NUM_THREADS": "1", **variables}
     return subprocess.run(
         [str(PYTHON), *command],
@@ -42,7 +47,15 @@ def driver(tmp_path: Path) -> str:
     source = tmp_path / "old.c"
     source.write_text(OLD_DRIVER)
     subprocess.run(
-        ["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(source)], check=True
+        [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-o",
+            str(tmp_path / "libcuda.so.1"),
+            str(source),
+        ],
+        check=True,
     )
     return str(tmp_path)
 

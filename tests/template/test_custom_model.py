@@ -1,4 +1,7 @@
-"""A model is added by its network, its recipe and one entry of copier.yml; nothing else needs its name."""
+"""A model is added by its network, its recipe and one entry of copier.yml.
+
+Nothing else needs its name.
+"""
 
 import json
 import shutil
@@ -46,7 +49,16 @@ def test_custom_model_renders_trains_and_passes_its_tests(
     last = json.loads((folder / "runs/first/metrics.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] >= 0.9
     tests = [f"src/proj/tests/test_{name}.py" for name in ("model", "softmax")]
-    run_python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FORKED, *tests)
+    run_python(
+        folder,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *FORKED,
+        *tests,
+    )
 
 
 def test_check_passes_for_an_untyped_network_and_dataset(project: Project, tmp_path: Path) -> None:
@@ -100,7 +112,14 @@ def test_broken_template_is_a_one_line_error(
     change(template)
     commit(template)
     (tmp_path / "out").mkdir()
-    options = ["--model", "resnet", "--template", str(template), "-o", str(tmp_path / "out")]
+    options = [
+        "--model",
+        "resnet",
+        "--template",
+        str(template),
+        "-o",
+        str(tmp_path / "out"),
+    ]
     result = fastproj("new", "proj", *options, "--yes", status=None)
     assert result.returncode == (2 if "--model" in result.stderr else 1)  # its choices are others
     assert message in result.stderr

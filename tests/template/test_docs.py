@@ -1,4 +1,4 @@
-"""The documentation builds without warnings, has one form, and documents existing keys and defaults."""
+"""The documentation builds without warnings, and documents existing keys and defaults."""
 
 import ast
 import json
@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from html import unescape
+from itertools import chain
 from pathlib import Path
 from statistics import median
 
@@ -25,7 +26,7 @@ from warm import run_python
 
 OTHERS = ("changelog.md", "lightning.md")
 PAGES = [file for file in sorted((ROOT / "docs").rglob("*.md")) if file.name not in OTHERS]
-"""All but those that name keys of older versions, or of Lightning, whose test is in `tests/engine/`."""
+"""All but those that name keys of older versions, or of Lightning."""
 SECTIONS = "|".join(
     ["run", "data", "model", "train", "loader", "optim", "speed", "log", *map(module_of, MODULES)]
 )
@@ -42,19 +43,17 @@ NOT_KEYS = (
         "lr_range_test.png",
     }
     | {"metrics.jsonl", "mlflow.db", "mlflow-skinny"}
-    | {
-        f"{file.stem}.{name}"
-        for file in [
-            *PACKAGE.glob("*.py"),
-            *SHARED.glob("*.py"),
-            *ROOT.glob("template/data/*/data.py"),
-            *ROOT.glob("template/models/*/model.py"),
-        ]
-        for name in ["py", *re.findall(r"^def (\w+)", file.read_text(), re.MULTILINE)]
-    }
     | {"data.py", "model.py", "train.py", "data.png"}
 )
 """Files and functions whose names look like keys."""
+for file in [
+    *PACKAGE.glob("*.py"),
+    *SHARED.glob("*.py"),
+    *ROOT.glob("template/data/*/data.py"),
+    *ROOT.glob("template/models/*/model.py"),
+]:
+    functions = re.findall(r"^def (\w+)", file.read_text(), re.MULTILINE)
+    NOT_KEYS |= {f"{file.stem}.{name}" for name in ["py", *functions]}
 
 
 @pytest.fixture(scope="session")
@@ -79,18 +78,24 @@ def test_keys_are_those_of_a_project(project: Project, defaults: dict[str, set[s
         project(FRAMEWORKS[0], ENGINE_MODEL, "nodes"), "-m", "proj.train", "--print_config"
     )
     printed = yaml.safe_load(result.stdout)
-    shown = {
-        f"{section}.{key}": value
-        for section, values in printed.items()
-        for key, value in values.items()
-    }
-    assert shown.keys() <= defaults.keys()
-    assert {key for key in defaults if not key.startswith(("data.", "model."))} <= shown.keys()
+    shown = set()
+    for section, values in printed.items():
+        shown |= {f"{section}.{key}" for key in values}
+    assert shown <= defaults.keys()
+    assert {key for key in defaults if not key.startswith(("data.", "model."))} <= shown
 
 
 def test_site_builds_without_warnings(tmp_path: Path) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--site-dir",
+            str(tmp_path / "site"),
+        ],
         cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
@@ -105,7 +110,8 @@ def test_site_builds_without_warnings(tmp_path: Path) -> None:
 
 
 def test_checker_finds_broken_links(tmp_path: Path) -> None:
-    page = '<p id="here"><a href="#here">1</a><a href="#gone">2</a><a href="b.html#there">3</a><img src="no.svg">'
+    page = '<p id="here"><a href="#here">1</a><a href="#gone">2</a>'
+    page += '<a href="b.html#there">3</a><img src="no.svg">'
     (tmp_path / "a.html").write_text(
         page + '<a href="http://example.org">4</a><a href="https://example.org">5</a>'
     )
@@ -127,11 +133,11 @@ def test_checker_finds_broken_links(tmp_path: Path) -> None:
 
 
 def test_links_of_markdown_files_in_the_top_folder_work() -> None:
-    assert [link for file in ROOT.glob("*.md") for link in links.broken_in(file)] == []
+    assert [*chain.from_iterable(map(links.broken_in, ROOT.glob("*.md")))] == []
 
 
 def test_changelog_has_no_links() -> None:
-    """It is printed in a terminal by `fastproj update`, and is a page of the site, from which links would differ."""
+    """`fastproj update` prints it in a terminal, and it is a page of the site."""
     assert "](" not in (ROOT / "CHANGELOG.md").read_text()
 
 
@@ -142,7 +148,7 @@ def test_reference_is_current() -> None:
 
 def test_quoted_messages_exist() -> None:
     """In the source of the program or of the template, between the parts that differ."""
-    files = [file for folder in ("generator", "template") for file in (ROOT / folder).rglob("*.py")]
+    files = [*(ROOT / "generator").rglob("*.py"), *(ROOT / "template").rglob("*.py")]
     source = " ".join(_texts(file) for file in files if "test" not in file.name)
     page = (ROOT / "docs/reference/errors.md").read_text()
     messages = [text for _, text in re.findall(r"^\| (``?)(.*?)\1 \| ", page, re.MULTILINE)]
@@ -166,7 +172,12 @@ def test_recording_shows_current_texts_and_numbers(
         f"$ {command}" for command in recording.COMMANDS[:2]
     ] + [recording.SETUP, f"$ {recording.COMMANDS[2]}"]
     end = shown.index(f"$ {recording.COMMANDS[1]}")
-    result = fastproj(*recording.COMMANDS[0].split()[1:], "--gpus", "0", cwd=tmp_path)
+    result = fastproj(
+        *recording.COMMANDS[0].split()[1:],
+        "--gpus",
+        "0",
+        cwd=tmp_path,
+    )
     assert " ".join(" ".join(shown[1:end]).split()) == " ".join(result.stdout.split()), (
         "record it again"
     )
@@ -185,7 +196,11 @@ def test_recording_shows_current_texts_and_numbers(
     assert not any("Traceback" in line for line in shown)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT / "docs")))
+@pytest.mark.parametrize(
+    "page",
+    PAGES,
+    ids=lambda page: str(page.relative_to(ROOT / "docs")),
+)
 def test_documented_keys_and_defaults_exist(page: Path, defaults: dict[str, set[str]]) -> None:
     text = page.read_text()
     named = set(re.findall(rf"(?:`|--)((?:{SECTIONS})\.[a-z][a-z0-9_]*)(?=[`:= ])", text))
@@ -205,27 +220,15 @@ def _same(first: str, second: str) -> bool:
 
 def test_documented_commands_exist() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
-    allowed = {
-        name: {
-            option
-            for parameter in command.params
-            for option in [*parameter.opts, *parameter.secondary_opts]
-        }
-        for name, command in commands.items()
-    }
+    allowed = {}
+    for name, command in commands.items():
+        options = [[*it.opts, *it.secondary_opts] for it in command.params]
+        allowed[name] = {*chain.from_iterable(options)}
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    blocks = [
-        block
-        for page in pages
-        for block in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.M | re.S)
-    ]
-    lines = [
-        line
-        for kind, block in blocks
-        if not kind
-        for line in block.splitlines()
-        if line.startswith("fastproj ")
-    ]
+    texts = "\n".join(page.read_text() for page in pages)
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", texts, re.M | re.S)
+    shell = "".join(block for kind, block in blocks if not kind)
+    lines = [line for line in shell.splitlines() if line.startswith("fastproj ")]
     assert len(lines) > 20
     for line in lines:
         _, name, *words = shlex.split(line, comments=True)
@@ -239,16 +242,11 @@ def test_documented_components_and_techniques_exist() -> None:
         "bench": {*in_the_core(), *COMPONENTS, "NAME"},
     }
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-    found = [
-        (command, name)
-        for page in pages
-        for command, names in re.findall(
-            r"fastproj (add|remove|bench)((?: [a-zA-Z][\w-]*)+)(?: --|  #|`|$)",
-            page.read_text(),
-            re.M,
-        )
-        for name in names.split()
-    ]
+    texts = "\n".join(page.read_text() for page in pages)
+    pattern = r"fastproj (add|remove|bench)((?: [a-zA-Z][\w-]*)+)(?: --|  #|`|$)"
+    found = []
+    for command, names in re.findall(pattern, texts, re.M):
+        found += [(command, name) for name in names.split()]
     assert len(found) > 60
     assert [(command, name) for command, name in found if name not in known[command]] == []
 
@@ -259,10 +257,18 @@ def test_each_component_has_its_section_in_the_page_of_its_group() -> None:
     assert sorted((ROOT / "docs/components").iterdir()) == sorted(pages)
     nav = (ROOT / "mkdocs.yml").read_text()
     for page, names in pages.items():
-        _, *parts = re.split(r"^## (.*)$", page.read_text(), flags=re.MULTILINE)
+        _, *parts = re.split(
+            r"^## (.*)$",
+            page.read_text(),
+            flags=re.MULTILINE,
+        )
         assert parts[::2] == names, page.name
         assert f": components/{page.name}\n" in nav
-        for name, text in zip(names, parts[1::2], strict=True):
+        for name, text in zip(
+            names,
+            parts[1::2],
+            strict=True,
+        ):
             files = [
                 COMPONENTS[name][kind]
                 for kind in ("file", "launch", "workflow")
@@ -291,7 +297,7 @@ def test_readme_has_the_measured_results() -> None:
 
 
 def _first_lines(lines: list[str]) -> list[str]:
-    """What a run prints before its first row, without the folder and the precision, which differ between machines."""
+    """What a run prints before its first row, without the folder and the precision."""
     return [re.sub(r"^\S*/\S+: |, (bf16|fp32)$", "", line) for line in lines[:4]]
 
 
@@ -315,6 +321,8 @@ def test_model_page_has_sizes_results_and_image(model: str) -> None:
     tree = ast.parse((ROOT / f"template/models/{model}/model.py").read_text())
     assigned = [node for node in tree.body if isinstance(node, ast.AnnAssign | ast.Assign)]
     tables = [node for node in assigned if re.match(r"SIZES\b", ast.unparse(node))]
-    names = [ast.literal_eval(key) for table in tables for key in table.value.keys]  # type: ignore[union-attr]
+    names: list[str] = []
+    for table in tables:
+        names += map(ast.literal_eval, table.value.keys)  # type: ignore[union-attr]
     sizes = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
     assert sizes[1:] == [str(name) for name in names], "after the table's head"

@@ -1,4 +1,7 @@
-"""What uv and pip install: the build of torch that the answers ask for, and with uv no release of the last week."""
+"""What uv and pip install.
+
+The build of torch that the answers ask for, and with uv no release of the last week.
+"""
 
 import os
 import re
@@ -33,7 +36,16 @@ def add_wheel(
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {it}" for it in requires)]
     with zipfile.ZipFile(folder / wheel, "w") as file:
-        file.writestr(f"{info}/METADATA", "\n".join(["Metadata-Version: 2.1", *lines, ""]))
+        file.writestr(
+            f"{info}/METADATA",
+            "\n".join(
+                [
+                    "Metadata-Version: 2.1",
+                    *lines,
+                    "",
+                ]
+            ),
+        )
         file.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
@@ -47,7 +59,8 @@ def add_wheel(
 def indexes(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders in place of PyPI, and of PyTorch's indexes, which show no dates."""
     folder = tmp_path_factory.mktemp("indexes")
-    old, newest = "2020-01-01T00:00:00Z", "9000-01-01T00:00:00Z"
+    old = "2020-01-01T00:00:00Z"
+    newest = "9000-01-01T00:00:00Z"
     versions: dict[str, str] = {
         canonicalize_name(name): version for name, version in VERSIONS.items()
     }
@@ -58,7 +71,12 @@ def indexes(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         wanted += [*declared["project"]["dependencies"], *declared["dependency-groups"]["dev"]]
     for name in {canonicalize_name(Requirement(it).name) for it in wanted}:
-        add_wheel(folder / "pypi", name.replace("-", "_"), versions[name], uploaded=old)
+        add_wheel(
+            folder / "pypi",
+            name.replace("-", "_"),
+            versions[name],
+            uploaded=old,
+        )
     add_wheel(folder / "pypi", "numpy", "1000.0", uploaded=newest)
     for build in ("cpu", "cu126", "cu130"):
         add_wheel(folder / "whl" / build, "torch", f"{versions['torch']}+{build}")

@@ -30,7 +30,13 @@ def replay(
 ) -> subprocess.CompletedProcess[str]:
     """Run the program that replays examples."""
     command = [sys.executable, str(root / "examples/replay.py"), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -44,7 +50,11 @@ def test_patch_applies_and_the_project_trains(
     project = tmp_path / "proj"
     prepare = tomllib.loads((ROOT / "examples" / example / "example.toml").read_text())
     if "prepare" in prepare:
-        run_in(project, sys.executable, str(ROOT / "examples" / example / prepare["prepare"]))
+        run_in(
+            project,
+            sys.executable,
+            str(ROOT / "examples" / example / prepare["prepare"]),
+        )
     done = run_python(project, "-m", "proj.train", *SHORT, "--loader.num_workers=0")
     assert "done after 4 steps" in done.stdout
 
@@ -54,7 +64,10 @@ def test_patch_applies_and_the_project_trains(
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_reaches_its_result(example: str, environment: dict[str, str]) -> None:
-    """With the checks and the tests of the changed project; without training, if a package is not installed."""
+    """With the checks and the tests of the changed project.
+
+    Without training, if a package is not installed.
+    """
     done = replay(environment, example)
     print(done.stdout)
     assert done.returncode == 0, done.stderr

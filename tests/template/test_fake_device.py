@@ -1,4 +1,7 @@
-"""Each model trains on an accelerator that has no values: nothing stays on the host, and the host reads nothing."""
+"""Each model trains on an accelerator that has no values.
+
+Nothing stays on the host, and the host reads nothing.
+"""
 
 import json
 from pathlib import Path
@@ -81,5 +84,10 @@ def test_components_act_on_a_fake_device(project: Project, tmp_path: Path) -> No
         [("host", "Expected all tensors to be on the same device")],
     ),
 )
-def test_planted_faults_are_found(project: Project, tmp_path: Path, fault: str, error: str) -> None:
+def test_planted_faults_are_found(
+    project: Project,
+    tmp_path: Path,
+    fault: str,
+    error: str,
+) -> None:
     assert error in _run(project(FRAMEWORKS[0], ENGINE_MODEL), tmp_path, VARIANTS[:1], fault)

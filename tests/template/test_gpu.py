@@ -30,6 +30,15 @@ def test_rendered_gpu_tests_pass(
     assert "gpus: 0" not in (folder / ".copier-answers.yml").read_text(), (
         "this machine has no GPU that nvidia-smi sees"
     )
-    result = run_in(folder, sys.executable, "-m", "pytest", "-q", "-m", "gpu", REQUIRE_GPU="1")
+    result = run_in(
+        folder,
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "gpu",
+        REQUIRE_GPU="1",
+    )
     assert "skipped" not in result.stdout
     shutil.rmtree(folder)

@@ -1,4 +1,7 @@
-"""`make gpu-smoke` without a GPU: its dry run, what it reports, and that a second call continues the first."""
+"""`make gpu-smoke` without a GPU.
+
+Its dry run, what it reports, and that a second call continues the first.
+"""
 
 import json
 import os
@@ -38,7 +41,11 @@ def folder(shared_folder: Path) -> Path:
     return found
 
 
-def run(folder: Path, results: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path,
+    results: Path,
+    *options: str,
+) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
         "benchmarks/gpu_smoke.py",
@@ -75,7 +82,12 @@ def ask(folder: Path, tmp_path: Path) -> Ask:
     machine = gpu_smoke.find_machine()
 
     def answer(asked: Question, seconds: float = 300) -> dict[str, Any]:
-        smoke = gpu_smoke.Smoke(folder, tmp_path / "a.json", time.monotonic() + seconds, machine)
+        smoke = gpu_smoke.Smoke(
+            folder,
+            tmp_path / "a.json",
+            time.monotonic() + seconds,
+            machine,
+        )
         smoke.ask(asked)
         found: dict[str, Any] = smoke.results.get(asked.name, {})
         return found
@@ -111,7 +123,13 @@ def test_end_reaches_children_in_other_sessions() -> None:
     sleep = "subprocess.Popen(['sleep', '600'], start_new_session=True)"
     program = f"import subprocess; print({sleep}.pid, flush=True); input()"
     with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [
+            sys.executable,
+            "-c",
+            program,
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
         child = os.pidfd_open(int(process.stdout.readline()))
@@ -128,7 +146,12 @@ def test_compiling_questions_start_first(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(smoke, "ask", asked.append)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("PYTHONPATH", "")
-    gpu_smoke.ask_all(smoke, [*COLD, *QUESTIONS], ROWS, jobs=1)
+    gpu_smoke.ask_all(
+        smoke,
+        [*COLD, *QUESTIONS],
+        ROWS,
+        jobs=1,
+    )
     kinds = [compiles(it) for it in asked[: len(COLD) + len(QUESTIONS)]]
     assert kinds == sorted(kinds, reverse=True)
     assert kinds[: len(COLD)] == [True] * len(COLD)
@@ -151,7 +174,12 @@ def test_rows_of_peers_are_taken_over(folder: Path, tmp_path: Path) -> None:
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    smoke = gpu_smoke.Smoke(folder, tmp_path / "gpu.json", 0.0, gpu_smoke.find_machine())
+    smoke = gpu_smoke.Smoke(
+        folder,
+        tmp_path / "gpu.json",
+        0.0,
+        gpu_smoke.find_machine(),
+    )
     smoke.load()
     assert {name: answer["status"] for name, answer in smoke.results.items()} == {
         "gpt: bf16": "ok",
@@ -166,10 +194,14 @@ def test_rows_of_peers_are_taken_over(folder: Path, tmp_path: Path) -> None:
 def test_loading_that_waits_for_the_gpu_is_found(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The mode of torch when a batch is loaded, and when a row is read; after the steps in which libraries warm up."""
+    """The mode of torch when a batch is loaded, and when a row is read.
+
+    After the steps in which libraries warm up.
+    """
     program = f"""
 import sys
-sys.path[:0] = {[str(ROOT / "benchmarks"), str(ROOT / "benchmarks/programs"), str(folder / "gpt/proj/src")]}
+sys.path[:0] = {[*map(str, (ROOT / "benchmarks", ROOT / "benchmarks/programs"))]}
+sys.path.insert(0, {str(folder / "gpt/proj/src")!r})
 import gpu_answer, torch
 from proj.log import Log
 from proj.metrics import Meter
@@ -183,7 +215,14 @@ with gpu_answer._silent():
 print(*modes)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        [
+            sys.executable,
+            "-c",
+            program,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.split() == ["default"] * 3 + ["error"] * 2 + ["default"]
 

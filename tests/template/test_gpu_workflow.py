@@ -1,4 +1,4 @@
-"""The commands of a rendered GPU workflow, and of the smoke test, on a machine without the GPUs of the answers."""
+"""The commands of a rendered GPU workflow, on a machine without the GPUs of the answers."""
 
 import shutil
 import sys
@@ -21,7 +21,14 @@ def _steps(folder: Path) -> list[dict[str, Any]]:
 @pytest.fixture
 def folder(project: Project, tmp_path: Path) -> Path:
     """Return a project for two nodes of eight GPUs, whose virtual environment is this one."""
-    folder = shutil.copytree(project(FRAMEWORKS[0], ENGINE_MODEL, "nodes"), tmp_path / "proj")
+    folder = shutil.copytree(
+        project(
+            FRAMEWORKS[0],
+            ENGINE_MODEL,
+            "nodes",
+        ),
+        tmp_path / "proj",
+    )
     python = folder / ".venv/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,10 @@ def processes(name: str, variable: str | None = None) -> list[int]:
 
 
 def kill_host(launcher: subprocess.Popen[str], name: str) -> None:
-    """Kill what runs on a host: the launcher, and the training processes, which are in sessions of their own."""
+    """Kill what runs on a host.
+
+    The launcher, and the training processes, which are in sessions of their own.
+    """
     network = Path(f"/proc/{launcher.pid}/ns/net").readlink()
     there = [pid for pid in processes(name) if Path(f"/proc/{pid}/ns/net").readlink() == network]
     for pid in {launcher.pid, *there}:
@@ -99,7 +103,7 @@ def finished(*started: subprocess.Popen[str]) -> str:
     """Return what was printed, after all have ended well."""
     printed = [finish(it) for it in started]
     assert [it.returncode for it in started] == [0] * len(started), printed
-    return "".join(it for pair in printed for it in pair)
+    return "".join(chain.from_iterable(printed))
 
 
 @namespaces
@@ -135,7 +139,13 @@ def test_one_of_two_hosts_is_enough_for_an_elastic_job(folder: Path, hosts: list
 
 @namespaces
 def test_host_without_the_first_one_ends_with_a_line(folder: Path, hosts: list[Host]) -> None:
-    alone = start(folder, "multinode.sh", on=hosts[1], RUN_NAME="a", WAIT="2")
+    alone = start(
+        folder,
+        "multinode.sh",
+        on=hosts[1],
+        RUN_NAME="a",
+        WAIT="2",
+    )
     assert re.fullmatch(r"error: 10.39.0.1:29400 does not answer: .*\n", finish(alone)[1])
 
 

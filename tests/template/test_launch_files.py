@@ -1,4 +1,7 @@
-"""The launch files of the engines, parsed: GPUs, nodes, precision and command are those of the answers."""
+"""The launch files of the engines, parsed.
+
+GPUs, nodes, precision and command are those of the answers.
+"""
 
 import json
 import os
@@ -85,12 +88,16 @@ def of_jobset(manifest: dict[str, Any]) -> Launch:
 
 
 def check_pod(pod: dict[str, Any], env: list[dict[str, Any]]) -> None:
-    """Check what all pods have: time to save, a user, storage of the runs, the run's name from the job's."""
+    """Check what all pods have.
+
+    Time to save, a user, storage of the runs, the run's name from the job's.
+    """
     timeout = next(int(it["value"]) for it in env if it["name"] == "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
     assert 30 < timeout < pod["terminationGracePeriodSeconds"]
     assert pod["securityContext"]["runAsNonRoot"]
     (container,) = pod["containers"]
-    assert [it["mountPath"] for it in container["volumeMounts"]] == ["/app/runs", "/dev/shm"]  # noqa: S108
+    places = [it["mountPath"] for it in container["volumeMounts"]]
+    assert places == ["/app/runs", "/dev/shm"]  # noqa: S108
     assert [it["name"] for it in container["volumeMounts"]] == [it["name"] for it in pod["volumes"]]
     source = next(it for it in env if it["name"] == "RUN_NAME")["valueFrom"]["fieldRef"][
         "fieldPath"
@@ -130,7 +137,13 @@ def of_shell(script: str) -> tuple[dict[str, str], list[str]]:
     words = shlex.split(script.replace("\\\n", " "), comments=True)
     words = words[words.index("torch.distributed.run") + 1 :]
     end = words.index("-m")
-    return dict(zip(words[:end:2], words[1:end:2], strict=True)), words[end + 1 :]
+    return dict(
+        zip(
+            words[:end:2],
+            words[1:end:2],
+            strict=True,
+        )
+    ), words[end + 1 :]
 
 
 def check_torchrun(options: dict[str, str], environment: str) -> None:
@@ -173,9 +186,17 @@ def rendered(
     return render
 
 
-def expected_command(framework: str, launch: Launch, nodes: int) -> list[str]:
+def expected_command(
+    framework: str,
+    launch: Launch,
+    nodes: int,
+) -> list[str]:
     about = QUESTIONS["frameworks"]["default"][framework]
-    values = {"$processes": launch.processes, "$nodes": str(nodes), "$name": launch.name}
+    values = {
+        "$processes": launch.processes,
+        "$nodes": str(nodes),
+        "$name": launch.name,
+    }
     return [
         "proj.train",
         *(values.get(word, word) for word in shlex.split(f"{about['torchrun']} {about['named']}")),
@@ -274,7 +295,8 @@ def test_manifest_is_valid_for_the_schema_of_its_release(
 
 OF_PACKAGES = {
     "skypilot": "import sys, sky; sky.Task.from_yaml(sys.argv[1])",
-    "dstack": "import sys, yaml; from dstack._internal.core.models.configurations import parse_apply_configuration; "
+    "dstack": "import sys, yaml; "
+    "from dstack._internal.core.models.configurations import parse_apply_configuration; "
     "parse_apply_configuration(yaml.safe_load(open(sys.argv[1])))",
 }
 """What validates a file with the package itself, in an environment that has it."""
@@ -295,11 +317,22 @@ def test_task_is_valid_for_its_package(
             run_in(tmp_path, python, "-c", OF_PACKAGES[engine], str(file))
     wrong = tmp_path / file.name
     wrong.write_text(file.read_text() + "\nnonsense: 1\n")
-    done = run_in(tmp_path, python, "-c", OF_PACKAGES[engine], str(wrong), status=None)
+    done = run_in(
+        tmp_path,
+        python,
+        "-c",
+        OF_PACKAGES[engine],
+        str(wrong),
+        status=None,
+    )
     assert done.returncode != 0
 
 
-def nodes_of(engine: str, folder: Path, runs: Path) -> list[subprocess.Popen[str]]:
+def nodes_of(
+    engine: str,
+    folder: Path,
+    runs: Path,
+) -> list[subprocess.Popen[str]]:
     """Start both machines of a task as shells of this one, without what installs the project."""
     task = yaml.safe_load((folder / FILES[engine]).read_text())
     script = task["run"] if engine == "skypilot" else "\n".join(task["commands"])
@@ -355,7 +388,15 @@ def test_machines_of_a_task_train_together(engine: str, fastproj: Fastproj, tmp_
         "2",
         "--tensor-cores=none",
     ]
-    fastproj("new", "proj", *options, "--no-git", "--yes", "--output", str(tmp_path))
+    fastproj(
+        "new",
+        "proj",
+        *options,
+        "--no-git",
+        "--yes",
+        "--output",
+        str(tmp_path),
+    )
     folder = tmp_path / "proj"
     runs = tmp_path / "shared"
     runs.mkdir()
@@ -381,9 +422,17 @@ def test_every_engine_is_parsed() -> None:
 
 
 class Pods:
-    """The pods of a JobSet as processes of this machine: `$(NAME)` is replaced as Kubernetes does."""
+    """The pods of a JobSet as processes of this machine.
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], place: Path) -> None:
+    `$(NAME)` is replaced as Kubernetes does.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: dict[str, Any],
+        place: Path,
+    ) -> None:
         self.folder = folder
         self.place = place
         self.name = manifest["metadata"]["name"]
@@ -400,11 +449,19 @@ class Pods:
             for index in range(self.count)
         ]
 
-    def _pod(self, fields: dict[str, str], here: dict[str, str]) -> subprocess.Popen[str]:
+    def _pod(
+        self,
+        fields: dict[str, str],
+        here: dict[str, str],
+    ) -> subprocess.Popen[str]:
         values: dict[str, str] = {}
         for it in self.container["env"]:
             value = it["value"] if "value" in it else fields[it["name"]]
-            values[it["name"]] = re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], value)
+            values[it["name"]] = re.sub(
+                r"\$\((\w+)\)",
+                lambda found: values[found[1]],
+                value,
+            )
         values |= here
         words = [*self.container["command"], *self.container["args"]]
         words = [re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], word) for word in words]
@@ -446,7 +503,15 @@ def test_pods_of_a_jobset_resume_after_one_was_killed(fastproj: Fastproj, tmp_pa
         "2",
         "--tensor-cores=none",
     ]
-    fastproj("new", "proj", *options, "--no-git", "--yes", "--output", str(tmp_path))
+    fastproj(
+        "new",
+        "proj",
+        *options,
+        "--no-git",
+        "--yes",
+        "--output",
+        str(tmp_path),
+    )
     manifest = yaml.safe_load((tmp_path / "proj/launch/jobset.yaml").read_text())
     whole, killed = (
         Pods(tmp_path / "proj", manifest, tmp_path / name) for name in ("whole", "killed")

@@ -24,7 +24,11 @@ def shell(environment: dict[str, str], tmp_path: Path) -> Shell:
     (programs / "fastproj").write_text(f'#!/bin/sh\nexec {sys.executable} -m fastproj "$@"\n')
     (programs / "fastproj").chmod(0o755)
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    return Shell(tmp_path, environment | {"PATH": path}, (*OTHER_TESTS, "make setup UV="))
+    return Shell(
+        tmp_path,
+        environment | {"PATH": path},
+        (*OTHER_TESTS, "make setup UV="),
+    )
 
 
 @pytest.mark.slow
@@ -58,7 +62,12 @@ def test_your_tables_and_series(shell: Shell) -> None:
         shell.run(f"fastproj new {model} --model {model} --yes")
         shell.run(f"cd {model}")
         make_environment(shell.folder)
-        customers = {"id": range(400), "age": number, "plan": plan, "churned": number > 0}
+        customers = {
+            "id": range(400),
+            "age": number,
+            "plan": plan,
+            "churned": number > 0,
+        }
         pd.DataFrame(customers).to_csv(shell.folder / "customers.csv", index=False)
         houses = {"size": number, "plan": plan, "price": 3 * number + 1}
         pd.DataFrame(houses).to_parquet(shell.folder / "houses.parquet")
@@ -130,6 +139,13 @@ def follow_a_conflict(shell: Shell, fork: Path) -> None:
 def release(fork: Path, version: str) -> None:
     """Make a release of the template, whose train.py ends with its version."""
     file = fork / "template/frameworks/pytorch/train.py"
-    file.write_text(re.sub(r"(# v.*\n)?\Z", f"# {version}\n", file.read_text(), count=1))
+    file.write_text(
+        re.sub(
+            r"(# v.*\n)?\Z",
+            f"# {version}\n",
+            file.read_text(),
+            count=1,
+        )
+    )
     commit(fork)
     git(fork, "tag", version)

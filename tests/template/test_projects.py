@@ -27,13 +27,16 @@ from program import AT_EXIT, Fastproj, Project, finish, run_in, started
 from warm import FORKED, run_python
 
 IN_ONE_PROCESS = ["-k", "not killed_run and not two_ranks"]
-"""Leaves out the core tests that start other processes, which are the same in all projects of a framework."""
+"""Leaves out tests that start processes, which are the same in all projects of a framework."""
 CORE = ["model", "optim", "train", "synchronization"]
 TRACKERS = [name for name in MODULES if "tracker" in COMPONENTS[name].get("requires", [])]
 TESTED = [name for name in MODULES if EVERY or name not in TRACKERS[1:]]
-"""Components whose own tests run: to import some trackers takes longest, and they share their code."""
+"""Components whose own tests run.
+
+To import some trackers takes longest, and they share their code.
+"""
 PARTS = ({"core": CORE} if EVERY else {}) | {
-    str(part): [module_of(name) for name in TESTED[part::4]] for part in range(4)
+    str(part): [*map(module_of, TESTED[part::4])] for part in range(4)
 }
 """The tests of a project with all components, in parts that take about equally long.
 
@@ -43,13 +46,19 @@ of the engine says.
 
 
 def particular(model: str) -> list[str]:
-    """Return the tests of a model, its data, and what the core tests of both; of one also those of the loop."""
+    """Return the tests of a model, its data, and what the core tests of both.
+
+    Of one also those of the loop.
+    """
     names = [model, "data_files", "model", *(["train"] if model == "gpt" else [])]
     return [*(f"src/proj/tests/test_{name}.py" for name in names), *IN_ONE_PROCESS]
 
 
 def assert_passes(folder: Path, *arguments: str, cold: bool = False) -> None:
-    """Run pytest in a project: in a process of its own, as its owner does, or in a fork that has imported torch."""
+    """Run pytest in a project.
+
+    In a process of its own, as its owner does, or in a fork that has imported torch.
+    """
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", *arguments]
     command += [] if cold else FORKED
     result = (
@@ -66,7 +75,11 @@ def assert_passes(folder: Path, *arguments: str, cold: bool = False) -> None:
 @pytest.mark.parametrize("model", sorted(MODELS, key=lambda model: model != ENGINE_MODEL))
 def test_rendered_tests_pass(project: Project, model: str) -> None:
     whole = EVERY or model == ENGINE_MODEL
-    assert_passes(project(FRAMEWORKS[0], model), *([] if whole else particular(model)), cold=whole)
+    assert_passes(
+        project(FRAMEWORKS[0], model),
+        *([] if whole else particular(model)),
+        cold=whole,
+    )
 
 
 @pytest.mark.slow
@@ -76,7 +89,10 @@ def test_rendered_tests_pass(project: Project, model: str) -> None:
 def test_rendered_tests_of_other_frameworks_pass(
     project: Project, framework: str, model: str
 ) -> None:
-    """A rank with Lightning takes seconds to start: `tests/engine/` has a kill, and two ranks, in forks."""
+    """A rank with Lightning takes seconds to start.
+
+    `tests/engine/` has a kill, and two ranks, in forks.
+    """
     fewer = ["-k", "not killed_run_of_two_ranks"] if framework == "lightning" and not EVERY else []
     # a fork has the variables of a launcher
     assert_passes(project(framework, model), *fewer, cold=True)
@@ -108,7 +124,12 @@ def test_rendered_tests_pass_with_pairs_of_components(
     )
 
 
-def render(fastproj: Fastproj, folder: Path, model: str, components: list[str]) -> None:
+def render(
+    fastproj: Fastproj,
+    folder: Path,
+    model: str,
+    components: list[str],
+) -> None:
     options = [
         "--model",
         model,
@@ -147,7 +168,10 @@ RECIPES = tiers(USUAL, [pair for pair in PAIRS if pair not in USUAL])
 def test_recipe_reaches_expected_metric(
     project: Project, tmp_path: Path, framework: str, model: str
 ) -> None:
-    """`make test-all` trains every recipe to its end with the first framework: the others have equal losses."""
+    """`make test-all` trains every recipe to its end with the first framework.
+
+    The others have equal losses.
+    """
     folder = project(framework, model)
     bar = re.search(
         r"^# Expect: (\w+) (<=|<|>=) ([\d.]+)",

@@ -1,4 +1,4 @@
-"""Every combination renders completely, is clean and valid, and its Python is the template's, byte for byte."""
+"""Every combination renders completely and cleanly, with the template's Python byte for byte."""
 
 import ast
 import hashlib
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from matrix import (
     ALL,
     CLASSES,
     COMPONENTS,
-    ENGINE_MODEL,
+    COVER,
     ENTRIES,
     EVERY,
     FRAMEWORKS,
@@ -42,7 +43,11 @@ SEVERAL = {name: it["several"] for name, it in ABOUT_FRAMEWORKS.items() if "seve
 REGISTRY = "src/proj/components/__init__.py"
 
 
-def python_parts(framework: str, model: str, modules: list[str]) -> dict[str, Path]:
+def python_parts(
+    framework: str,
+    model: str,
+    modules: list[str],
+) -> dict[str, Path]:
     """Return the part of the template that each rendered Python file must equal, by its place."""
     data = ENTRIES[model]["data"]
     skeleton = TEMPLATE / "project"
@@ -77,43 +82,46 @@ def python_parts(framework: str, model: str, modules: list[str]) -> dict[str, Pa
 def parts_on_disk(folder: str) -> dict[str, set[str]]:
     """Return each part of a kind with the names of its files."""
     parts = (part for part in (TEMPLATE / folder).iterdir() if part.is_dir())
-    return {part.name: {file.name for file in part.iterdir() if file.is_file()} for part in parts}
+    found = {}
+    for part in parts:
+        found[part.name] = {file.name for file in part.iterdir() if file.is_file()}
+    return found
 
 
-def test_parts_on_disk_match_the_choices() -> None:
+def test_parts_of_frameworks_match_the_choices() -> None:
+    listed: list[tuple[str, str]] = []
+    for of_framework in FRAMEWORK_FILES.values():
+        for origin, names in of_framework.items():
+            listed += ((origin, name) for name in names)
+    listed += SEVERAL.items()
+    folders = [TEMPLATE / "frameworks" / name for name in FRAMEWORKS]
+    on_disk = set()
+    for folder in folders:
+        names = (str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.py"))
+        on_disk |= {(folder.name, name) for name in names}
+    assert on_disk == set(listed)
+
+
+def test_parts_of_models_and_data_match_the_choices() -> None:
     assert parts_on_disk("models") == {
         name: {"model.py", "default.yaml", "test_model.py"} for name in MODELS
     }
-    listed = [
-        (origin, name)
-        for it in FRAMEWORK_FILES.values()
-        for origin, names in it.items()
-        for name in names
-    ]
-    listed += SEVERAL.items()
-    folders = [TEMPLATE / "frameworks" / name for name in FRAMEWORKS]
-    on_disk = {
-        (it.name, str(file.relative_to(it).with_suffix("")))
-        for it in folders
-        for file in it.rglob("*.py")
-    }
-    assert on_disk == set(listed)
     of_components = {f"{name}.py" for name, entry in COMPONENTS.items() if "by_data" in entry}
     assert {entry["data"] for entry in ENTRIES.values()} == set(KINDS)
-    shared = {f"{name}.py" for modules in KINDS.values() for name in modules}
+    shared = {f"{name}.py" for name in chain.from_iterable(KINDS.values())}
     assert parts_on_disk("data") == {
         "shared": shared,
         **{name: {"data.py", "test_data.py", "requirements", *of_components} for name in KINDS},
     }
-    assert parts_on_disk("components") == {
-        name: {
-            Path(entry[key]).name
-            for key in ("launch", "workflow", "config", "file")
-            if key in entry
-        }
-        or {"component.py", "test_component.py"}
-        for name, entry in COMPONENTS.items()
-    }
+
+
+def test_parts_of_components_match_the_choices() -> None:
+    for name, files in parts_on_disk("components").items():
+        entry = COMPONENTS[name]
+        keys = entry.keys() & {"launch", "workflow", "config", "file"}
+        own = {Path(entry[key]).name for key in keys}
+        assert files == (own or {"component.py", "test_component.py"})
+    assert parts_on_disk("components").keys() == COMPONENTS.keys()
 
 
 def test_no_jinja_in_python() -> None:
@@ -127,6 +135,17 @@ def test_no_jinja_in_python() -> None:
     assert wrapped
     for file in wrapped:
         assert re.fullmatch(r"\{% include '[^%]*' ~ [^%]* -%\}\n", file.read_text()), file
+
+
+def check_text(file: Path) -> None:
+    text = file.read_text()
+    assert text.rstrip("\n") + "\n" == (text or "\n"), f"{file} ends badly"
+    if ".github" in file.parts:
+        text = text.replace("${{", "")
+    # an f-string has `%}` of its own
+    tags = r"\{\{|\{%|\{#" if file.suffix == ".py" else r"\{\{|\{%|%\}|\{#"
+    assert not re.search(tags, text), f"{file} has Jinja left"
+    assert str(ROOT) not in text
 
 
 @pytest.mark.parametrize(("framework", "model", "hardware"), ALL)
@@ -144,16 +163,7 @@ def test_rendering_is_complete_and_clean(
     }
     assert set(files) == on_disk, "the first commit contains every file"
     for file in files:
-        text = file.read_text()
-        assert text == "" or (text.endswith("\n") and not text.endswith("\n\n")), (
-            f"{file} ends badly"
-        )
-        if ".github" in file.parts:
-            text = text.replace("${{", "")
-        # an f-string has `%}` of its own
-        tags = r"\{\{|\{%|\{#" if file.suffix == ".py" else r"\{\{|\{%|%\}|\{#"
-        assert not re.search(tags, text), f"{file} has Jinja left"
-        assert str(ROOT) not in text
+        check_text(file)
     python = {
         str(file.relative_to(folder)): file.read_bytes() for file in files if file.suffix == ".py"
     }
@@ -176,7 +186,8 @@ def test_rendering_is_complete_and_clean(
 def fields_of_config(registry: str) -> list[str]:
     """Return the sections that a registry adds to the config, in their order."""
     config = next(node for node in ast.parse(registry).body if isinstance(node, ast.ClassDef))
-    return [str(node.target.id) for node in config.body if isinstance(node, ast.AnnAssign)]  # type: ignore[union-attr]
+    fields = (node.target for node in config.body if isinstance(node, ast.AnnAssign))
+    return [field.id for field in fields if isinstance(field, ast.Name)]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +236,13 @@ def test_non_python_files_are_valid(project: Project, tmp_path: Path) -> None:
         if (makefile := (folder / "Makefile").read_text()) not in makefiles:
             makefiles.add(makefile)
             checked = ["make", "--dry-run", "setup"]
-            make = subprocess.run(checked, cwd=folder, capture_output=True, text=True, check=False)
+            make = subprocess.run(
+                checked,
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             assert make.returncode == 0, make.stderr
     rules: dict[str, object] = {
         "line-length": {"max": 160},
@@ -275,7 +292,11 @@ def test_non_python_files_are_valid(project: Project, tmp_path: Path) -> None:
         ],
         ["shellcheck", *map(str, found["scripts"])],
     ]:
-        run_in(tmp_path, str(Path(sys.executable).parent / tool), *arguments)
+        run_in(
+            tmp_path,
+            str(Path(sys.executable).parent / tool),
+            *arguments,
+        )
 
 
 def is_yaml(component: dict[str, Any]) -> bool:
@@ -324,15 +345,28 @@ def test_answers_reach_the_config_and_the_launchers(project: Project, hardware: 
         for it in COMPONENTS.values()
         if it.get("file", "").startswith("launch/")
     }
-    launchers = {"cpu": set(), "gpu": set(), "gpus": {"slurm.sbatch"}, "nodes": every}
+    launchers = {
+        "cpu": set(),
+        "gpu": set(),
+        "gpus": {"slurm.sbatch"},
+        "nodes": every,
+    }
     assert {file.name for file in (folder / "launch").iterdir()} == {
         "local.sh",
         *launchers[hardware],
     }
 
 
-@pytest.mark.parametrize("chosen", [[], ["ema"], MODULES], ids=["none", "one", "all"])
-def test_registry_is_formatted(chosen: list[str], fastproj: Fastproj, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "chosen",
+    [[], ["ema"], MODULES],
+    ids=["none", "one", "all"],
+)
+def test_registry_is_formatted(
+    chosen: list[str],
+    fastproj: Fastproj,
+    tmp_path: Path,
+) -> None:
     components = ["--components", ",".join(chosen) or "none"]
     fastproj(
         "new", "proj", "--yes", "--no-git", "--model=mlp", *components, "--output", str(tmp_path)
@@ -342,7 +376,14 @@ def test_registry_is_formatted(chosen: list[str], fastproj: Fastproj, tmp_path: 
         module_of(name) for name in chosen if name in CLASSES
     ]
     for command in (["ruff", "format", "--check"], ["ruff", "check"]):
-        run_in(tmp_path / "proj", sys.executable, "-m", *command, "--no-cache", str(registry))
+        run_in(
+            tmp_path / "proj",
+            sys.executable,
+            "-m",
+            *command,
+            "--no-cache",
+            str(registry),
+        )
 
 
 @pytest.mark.slow
@@ -352,38 +393,26 @@ def test_registry_is_formatted(chosen: list[str], fastproj: Fastproj, tmp_path: 
 def test_python_is_formatted_and_typed(
     project: Project, fastproj: Fastproj, tmp_path: Path, frameworks: list[str]
 ) -> None:
-    """All packages lie side by side in one project, so mypy reads torch once; not even once after `make check`.
+    """All packages lie side by side in one project, so mypy reads torch once.
+
+    Not even once after `make check`.
 
     With the settings of the first framework's project with all components; `make test-all` has
     those of each framework.
     """
+    for framework in frameworks:
+        for name, components in packages(framework, framework == frameworks[0]).items():
+            add_package(fastproj, tmp_path, framework, name, components)
+        for model in [model for name, model in PROJECTS if name == framework]:
+            whole_too = EVERY or (framework, model) == COVER[0]
+            package = project(framework, model) / "src/proj"
+            copy_modules(package, tmp_path / "proj/src" / f"{framework}_{model}", whole_too)
+    folder = tmp_path / "proj"
+    with (folder / "pyproject.toml").open("a") as settings:
+        settings.write(SKIPPED.format(names=json.dumps(untyped_of_others(frameworks))))
     cache = tmp_path / "cache"
     if (ROOT / ".mypy_cache").exists():
         shutil.copytree(ROOT / ".mypy_cache", cache)
-    folder = tmp_path / "proj"
-    for framework in frameworks:
-        answers = ["--framework", framework, "--yes", "--no-git", "--output", str(tmp_path)]
-        chosen = {
-            "proj" if framework == frameworks[0] else f"all_{framework}": offered(
-                framework, MODULES
-            )
-        }
-        if framework == FRAMEWORKS[0] and EVERY:
-            sets = covering(COMPONENTS, MODULES)[1:]
-            chosen |= {f"set{number}": names for number, names in enumerate(sets)}
-        for name, names in chosen.items():
-            fastproj("new", name, "--components", ",".join(names), *answers)
-            if name != "proj":
-                shutil.move(tmp_path / name / "src" / name, folder / "src")
-        for _, model in (pair for pair in PROJECTS if pair[0] == framework):
-            package = project(framework, model) / "src/proj"
-            target = folder / "src" / f"{framework}_{model}"
-            if EVERY or (framework, model) == (FRAMEWORKS[0], ENGINE_MODEL):
-                shutil.copytree(package, target)
-            else:
-                copy_own_modules(package, target, model)
-    with (folder / "pyproject.toml").open("a") as settings:
-        settings.write(SKIPPED.format(names=json.dumps(untyped_of_others(frameworks))))
     strict = ["--strict", "--untyped-calls-exclude=torch", "--no-implicit-optional"]
     for command in (
         ["ruff", "format", "--check"],
@@ -394,16 +423,52 @@ def test_python_is_formatted_and_typed(
         run_in(folder, sys.executable, "-m", *command)
 
 
-def copy_own_modules(package: Path, target: Path, model: str) -> None:
-    """Copy a model and its data, their tests, and what they import: the core is in another package."""
-    tests = [f"tests/{name}.py" for name in ("__init__", f"test_{model}", "test_data_files")]
-    rest = ["__init__.py", "model.py", "data.py", *tests]
+def packages(framework: str, first: bool) -> dict[str, list[str]]:
+    """Return the packages that are rendered, each with its components."""
+    found = {"proj" if first else f"all_{framework}": offered(framework, MODULES)}
+    if framework == FRAMEWORKS[0] and EVERY:
+        sets = covering(COMPONENTS, MODULES)[1:]
+        found |= {f"set{number}": names for number, names in enumerate(sets)}
+    return found
+
+
+def add_package(
+    fastproj: Fastproj, folder: Path, framework: str, name: str, components: list[str]
+) -> None:
+    """Render a package, and move it into the first one's project."""
+    answers = ["--framework", framework, "--components", ",".join(components)]
+    fastproj(
+        "new",
+        name,
+        *answers,
+        "--yes",
+        "--no-git",
+        "--output",
+        str(folder),
+    )
+    if name != "proj":
+        shutil.move(folder / name / "src" / name, folder / "proj/src")
+
+
+def copy_modules(package: Path, target: Path, whole: bool) -> None:
+    """Copy a package, or its model and data, their tests, and what they import."""
+    if whole:
+        shutil.copytree(package, target)
+        return
+    shared = {"__init__", "support", "test_model", "test_train"}
+    tests = [file.name for file in (package / "tests").iterdir() if file.stem not in shared]
+    rest = ["__init__.py", "model.py", "data.py", "tests/__init__.py"]
+    rest += [f"tests/{name}" for name in tests if name.startswith("test_")]
     while rest:
         name = rest.pop()
         if not (target / name).exists():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(package / name, target / name)
-            imported = re.findall(r"^ *from \.+(\w+) import", (target / name).read_text(), re.M)
+            imported = re.findall(
+                r"^ *from \.+(\w+) import",
+                (target / name).read_text(),
+                re.M,
+            )
             rest += [f"{module}.py" for module in imported]
 
 
@@ -422,12 +487,6 @@ def untyped_of_others(frameworks: list[str]) -> list[str]:
     installed here, and torch or Lightning imports them if they are.
     """
     names = offered(frameworks[0])
-    found = [
-        module for other in frameworks[1:] for module in ABOUT_FRAMEWORKS[other].get("untyped", [])
-    ]
-    return found + [
-        module
-        for name, entry in COMPONENTS.items()
-        if name not in names
-        for module in entry.get("untyped", [])
-    ]
+    entries = [ABOUT_FRAMEWORKS[other] for other in frameworks[1:]]
+    entries += [entry for name, entry in COMPONENTS.items() if name not in names]
+    return [*chain.from_iterable(entry.get("untyped", []) for entry in entries)]

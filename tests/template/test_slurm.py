@@ -65,7 +65,12 @@ def ended(cluster: Cluster, job: str, seconds: float = 200) -> None:
         cluster.daemons,
         seconds,
     )
-    assert cluster.state(job) == "COMPLETED", cluster.run("scontrol", "show", "job", job)
+    assert cluster.state(job) == "COMPLETED", cluster.run(
+        "scontrol",
+        "show",
+        "job",
+        job,
+    )
 
 
 def trains(folder: Path, job: str) -> bool:
@@ -88,7 +93,8 @@ def test_run_is_requeued_at_the_time_limit_and_ends_as_an_uninterrupted_one(
     assert equal(saved(folder / "runs", f"slurm-{job}"), saved(folder / "runs", whole))
     assert rows(folder / "runs", "val", f"slurm-{job}") == rows(folder / "runs", "val", whole)
     print(
-        f"stopped at step {stopped}; {time.monotonic() - requeued:.0f} s from the requeue to the end"
+        f"stopped at step {stopped}; "
+        f"{time.monotonic() - requeued:.0f} s from the requeue to the end"
     )
 
 

@@ -28,7 +28,12 @@ def test_bundle_without_history_has_one_entry(
         archive = subprocess.run(
             ["git", "archive", "main"], cwd=repository.folder, capture_output=True, check=True
         )
-        subprocess.run(["tar", "-x"], cwd=folder, input=archive.stdout, check=True)
+        subprocess.run(
+            ["tar", "-x"],
+            cwd=folder,
+            input=archive.stdout,
+            check=True,
+        )
     if kind == "elsewhere":  # in a repository that is about something else
         around = Repository(tmp_path)
         around.start()
@@ -53,10 +58,22 @@ def test_archive_of_a_release_builds_that_release(
         Repository(tmp_path).start()
         Repository(tmp_path).commit("Mine")
     archive = subprocess.run(
-        ["git", "archive", made["0.2.0"]], cwd=repository.folder, capture_output=True, check=True
+        [
+            "git",
+            "archive",
+            made["0.2.0"],
+        ],
+        cwd=repository.folder,
+        capture_output=True,
+        check=True,
     )
     (tmp_path / "mine").mkdir()
-    subprocess.run(["tar", "-x"], cwd=tmp_path / "mine", input=archive.stdout, check=True)
+    subprocess.run(
+        ["tar", "-x"],
+        cwd=tmp_path / "mine",
+        input=archive.stdout,
+        check=True,
+    )
     assert built(tmp_path / "mine", tmp_path) == {"0.2.0": releases(repository.folder)["0.2.0"]}
 
 

@@ -25,7 +25,11 @@ from program import Fastproj
         (["new", "x", "--yes", "--license", "bsd"], "did you mean BSD-3-Clause?"),
     ],
 )
-def test_near_miss_is_suggested(arguments: list[str], suggested: str, fastproj: Fastproj) -> None:
+def test_near_miss_is_suggested(
+    arguments: list[str],
+    suggested: str,
+    fastproj: Fastproj,
+) -> None:
     result = fastproj(*arguments, status=2)
     assert result.stdout == ""
     assert suggested in result.stderr
@@ -49,7 +53,10 @@ def test_message_wraps_at_the_end_of_words(environment: dict[str, str]) -> None:
 
 
 def test_exit_statuses_are_documented(fastproj: Fastproj) -> None:
-    """Each is held elsewhere: 1 and 2 by what `new` refuses, 3 by `status`, 128 + N by interrupted commands."""
+    """Each is held elsewhere.
+
+    1 and 2 by what `new` refuses, 3 by `status`, 128 + N by interrupted commands.
+    """
     text = " ".join(fastproj("--help").stdout.split())
     assert text.count("...") == 1, "no description is cut: [ARGS]..."
     page = (ROOT / "docs/reference/commands.md").read_text()

@@ -1,4 +1,4 @@
-"""Hardware detection with recorded outputs of real tools, and with tools that are missing, slow or broken."""
+"""Hardware detection with recorded outputs, and with tools that are missing, slow or broken."""
 
 import json
 import os
@@ -30,7 +30,11 @@ def answer(smi: Path, query: str, status: int = 0) -> None:
     smi.write_text(f"#!/bin/sh\ncat {smi.with_suffix('.query')}\nexit {status}\n")
 
 
-@pytest.mark.parametrize("file", sorted(RECORDED.glob("*.json")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file",
+    sorted(RECORDED.glob("*.json")),
+    ids=lambda file: file.stem,
+)
 def test_recorded_nvidia_smi_outputs(smi: Path, file: Path) -> None:
     case = json.loads(file.read_text())
     answer(smi, case["query"], case["status"])
@@ -57,7 +61,11 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize("text", MALFORMED, ids=lambda text: ascii(text[:20]))
+@pytest.mark.parametrize(
+    "text",
+    MALFORMED,
+    ids=lambda text: ascii(text[:20]),
+)
 def test_malformed_nvidia_smi_output_finds_no_gpu(smi: Path, text: str) -> None:
     answer(smi, text)
     machine = hardware.detect()
@@ -157,10 +165,18 @@ def test_notes_are_shown_by_detect_and_new(fastproj: Fastproj, smi: Path, tmp_pa
     path = {"PATH": os.environ["PATH"]}
     (note,) = json.loads(fastproj("detect", "--json", **path).stdout)["notes"]
     assert (
-        note
-        == "nvidia-smi failed with status 18: Failed to initialize NVML: Driver/library version mismatch"
+        note == "nvidia-smi failed with status 18: "
+        "Failed to initialize NVML: Driver/library version mismatch"
     )
-    created = fastproj("new", "proj", "--yes", "--no-git", "--output", str(tmp_path), **path)
+    created = fastproj(
+        "new",
+        "proj",
+        "--yes",
+        "--no-git",
+        "--output",
+        str(tmp_path),
+        **path,
+    )
     assert f"Note: {note}." in created.stdout
 
 
@@ -184,9 +200,15 @@ def amd_machine(root: Path, targets: list[int]) -> Path:
         (100300, "gfx1030", "none"),
     ],
 )
-def test_amd(tmp_path: Path, target: int, name: str, expected: str) -> None:
+def test_amd(
+    tmp_path: Path,
+    target: int,
+    name: str,
+    expected: str,
+) -> None:
     machine = hardware.detect(amd_machine(tmp_path, [target] * 2))
-    assert machine.gpus == (hardware.Gpu(f"AMD {name}", name, expected),) * 2  # type: ignore[arg-type]
+    gpu = hardware.Gpu(f"AMD {name}", name, expected)  # type: ignore[arg-type]
+    assert machine.gpus == (gpu, gpu)
     assert machine.answers() == {"gpus": 2, "nodes": 1, "tensor_cores": expected}
 
 

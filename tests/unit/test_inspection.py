@@ -75,7 +75,12 @@ def test_chain_of_links_that_leaves_the_project(links: dict[str, str], tmp_path:
 
 
 @pytest.mark.parametrize(
-    "names", [["HEAD", "objects", "refs"], ["head", "OBJECTS", "Refs"], ["HEAD", "commondir"]]
+    "names",
+    [
+        ["HEAD", "objects", "refs"],
+        ["head", "OBJECTS", "Refs"],
+        ["HEAD", "commondir"],
+    ],
 )
 def test_bare_repository(names: list[str], tmp_path: Path) -> None:
     for name in names:
@@ -103,7 +108,13 @@ def test_template_sees_no_variable_and_no_home_of_the_user(
     (fork / "project/set.txt.jinja").write_text("{{ '$PATH' | expandvars }}\n")
     commit(fork)
     options = ["--yes", "--template", str(fork), "--output", str(tmp_path)]
-    fastproj("new", "proj", *options, MINE="mine", HOME=str(tmp_path))
+    fastproj(
+        "new",
+        "proj",
+        *options,
+        MINE="mine",
+        HOME=str(tmp_path),
+    )
     variable, home = (tmp_path / "proj/seen.txt").read_text().split()
     assert variable == "$MINE"
     assert home != str(tmp_path)
@@ -128,7 +139,15 @@ def test_submodule_of_a_template_is_never_a_local_repository(
     who = ["-c", "user.name=u", "-c", "user.email=u@example.org"]
     git(fork, *who, "commit", "-qm", "x")
     git(fork, "tag", "v0.4.0")
-    result = fastproj("new", "proj", "--yes", "--template", str(fork), cwd=tmp_path, status=1)
+    result = fastproj(
+        "new",
+        "proj",
+        "--yes",
+        "--template",
+        str(fork),
+        cwd=tmp_path,
+        status=1,
+    )
     assert "transport 'file' not allowed" in result.stderr
     assert not (tmp_path / "proj").exists()
 
@@ -141,6 +160,14 @@ def test_template_cannot_record_another_one(
     answers.write_text(f"{answers.read_text()}\n{line}\n")
     commit(fork)
     git(fork, "tag", "v0.4.0")
-    result = fastproj("new", "proj", "--yes", "--template", str(fork), cwd=tmp_path, status=1)
+    result = fastproj(
+        "new",
+        "proj",
+        "--yes",
+        "--template",
+        str(fork),
+        cwd=tmp_path,
+        status=1,
+    )
     assert "records another location or version" in result.stderr
     assert not (tmp_path / "proj").exists()

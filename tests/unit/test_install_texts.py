@@ -9,7 +9,8 @@ from matrix import ROOT
 def test_no_text_says_to_install_by_a_name() -> None:
     """We have published no package, and `fastproj` on PyPI is somebody else's."""
     by_name = re.compile(
-        r"(?:pip|pipx|uv)\s+(?:install|add|tool)\b[^`\n]*[ '\"]fastproj(?:-cli)?(?![\w/.-])|uvx +fastproj"
+        r"(?:pip|pipx|uv)\s+(?:install|add|tool)\b[^`\n]*[ '\"]fastproj(?:-cli)?(?![\w/.-])"
+        r"|uvx +fastproj"
     )
     warning = re.compile(r"`pip install fastproj`[^.:]*\*\*another party's package\*\*")
     files = subprocess.run(

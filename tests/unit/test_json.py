@@ -88,7 +88,11 @@ def test_commands_of_the_skill_succeed(fastproj: Fastproj, tmp_path: Path) -> No
     text = (ROOT / "skills/fastproj/SKILL.md").read_text()
     block = text.split("```")[1]
     for command in block.split("\n")[1:-1]:
-        facts = run(fastproj, *command.removesuffix(" --json").split()[1:], cwd=tmp_path)
+        facts = run(
+            fastproj,
+            *command.removesuffix(" --json").split()[1:],
+            cwd=tmp_path,
+        )
         assert "error" not in facts
     in_text = re.findall(r"`fastproj ([\w -]+)`", text)
     assert len(in_text) >= 4
@@ -103,7 +107,15 @@ def test_error_is_an_object_with_the_same_status(fastproj: Fastproj, tmp_path: P
     facts = run(fastproj, "status", cwd=tmp_path, status=1)
     assert facts.keys() == {"error", "hint"}
     assert "there is no .copier-answers.yml" in facts["error"]
-    facts = run(fastproj, "new", "x", "--modle", "gpt", cwd=tmp_path, status=2)
+    facts = run(
+        fastproj,
+        "new",
+        "x",
+        "--modle",
+        "gpt",
+        cwd=tmp_path,
+        status=2,
+    )
     assert facts["error"] == "No such option: --modle."
     assert facts["hint"] == "Did you mean --model or --nodes? See fastproj new --help."
     assert json.loads(as_object("interrupted"))["error"] == "interrupted"

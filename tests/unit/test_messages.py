@@ -33,7 +33,8 @@ fatal: adding files failed
         ),
         (
             ADD,
-            "error: insufficient permission for adding an object to repository database .git/objects",
+            "error: insufficient permission for adding an object to repository database "
+            ".git/objects",
         ),
         ("", "no message"),
     ],

@@ -12,12 +12,61 @@ from matrix import COMPONENTS, TEMPLATE
 from program import Fastproj
 
 BAD = [
-    "", ".", "..", "a/b", "/a", "a\\b", "$(x)", "`x`", "a b", "a\nb", "a\tb", "x" * 300,
-    "x" * 61, "class", "match", "None", "import", "torch", "numpy", "sklearn", "scikit-learn", "fastproj",
-    "fastproj-cli", "json", "email", "test", "tests", "src", "runs", "é", "проект", "a\u202eb", "A", "MyProject", "1a",
-    "_a", "a-", "a_", "a.b", "a'b", 'a"b', "a|b", "{{x}}", "{% x %}", "~", "~/x", "*", "a:b", "\x00", "a\x7f", " a",
-    "a ", "--help-me", "-rf",
-]  # fmt: skip
+    "",
+    ".",
+    "..",
+    "a/b",
+    "/a",
+    "a\\b",
+    "$(x)",
+    "`x`",
+    "a b",
+    "a\nb",
+    "a\tb",
+    "x" * 300,
+    "x" * 61,
+    "class",
+    "match",
+    "None",
+    "import",
+    "torch",
+    "numpy",
+    "sklearn",
+    "scikit-learn",
+    "fastproj",
+    "fastproj-cli",
+    "json",
+    "email",
+    "test",
+    "tests",
+    "src",
+    "runs",
+    "é",
+    "проект",
+    "a\u202eb",
+    "A",
+    "MyProject",
+    "1a",
+    "_a",
+    "a-",
+    "a_",
+    "a.b",
+    "a'b",
+    'a"b',
+    "a|b",
+    "{{x}}",
+    "{% x %}",
+    "~",
+    "~/x",
+    "*",
+    "a:b",
+    "\x00",
+    "a\x7f",
+    " a",
+    "a ",
+    "--help-me",
+    "-rf",
+]
 
 
 @pytest.mark.parametrize("name", BAD, ids=ascii)
@@ -28,7 +77,17 @@ def test_bad_names_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a", "my-project", "my_project", "resnet50", "x" * 60, "a1", "connect", "torch-lab"]
+    "name",
+    [
+        "a",
+        "my-project",
+        "my_project",
+        "resnet50",
+        "x" * 60,
+        "a1",
+        "connect",
+        "torch-lab",
+    ],
 )
 def test_good_names_pass(name: str) -> None:
     names.check(name)
@@ -53,27 +112,42 @@ def test_suggested_name_is_accepted() -> None:
 
 def test_requirements_are_refused_as_project_names() -> None:
     files = [TEMPLATE / "project/pyproject.toml.jinja", *TEMPLATE.glob("*/*/requirements")]
-    required = [
-        package
-        for file in files
-        for package in re.findall(r'(?m)^    "([\w-]+)[\[<>=]', file.read_text())
-    ]
+    texts = "\n".join(file.read_text() for file in files)
+    required = re.findall(r'(?m)^    "([\w-]+)[\[<>=]', texts)
     assert {"torch", "numpy", "pytest", "lightning", "accelerate", "pandas"} <= {*required}
-    required += [
-        re.split(r"[\[<>=]", package)[0]
-        for it in COMPONENTS.values()
-        for package in it.get("packages", {})
-    ]
+    for entry in COMPONENTS.values():
+        required += [re.split(r"[\[<>=]", package)[0] for package in entry.get("packages", {})]
     for package in required:
         with pytest.raises(FastprojError, match="a package that the project uses"):
             names.check(package.lower().replace("_", "-"))
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "a/b", "$(x)", "a\nb", "x" * 300, "class", "torch", "é", "-rf"], ids=ascii
+    "name",
+    [
+        "",
+        ".",
+        "a/b",
+        "$(x)",
+        "a\nb",
+        "x" * 300,
+        "class",
+        "torch",
+        "é",
+        "-rf",
+    ],
+    ids=ascii,
 )
 def test_bad_name_is_a_one_line_error(name: str, fastproj: Fastproj, tmp_path: Path) -> None:
-    result = fastproj("new", name, "--yes", "--output", str(tmp_path), cwd=tmp_path, status=None)
+    result = fastproj(
+        "new",
+        name,
+        "--yes",
+        "--output",
+        str(tmp_path),
+        cwd=tmp_path,
+        status=None,
+    )
     assert result.returncode in (1, 2)
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1

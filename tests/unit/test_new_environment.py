@@ -24,7 +24,14 @@ def test_missing_git_identity_is_reported(fastproj: Fastproj, tmp_path: Path) ->
 
 def test_unwritable_home_error_names_fastproj_home(fastproj: Fastproj, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    result = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path / "file"), status=1)
+    result = fastproj(
+        "new",
+        "proj",
+        "--yes",
+        cwd=tmp_path,
+        HOME=str(tmp_path / "file"),
+        status=1,
+    )
     assert "FASTPROJ_HOME" in result.stderr
     fastproj(
         "new", "proj", "--yes", cwd=tmp_path, HOME="/nowhere", FASTPROJ_HOME=str(tmp_path / "other")
@@ -46,12 +53,19 @@ def test_hostile_git_settings_have_no_effect(fastproj: Fastproj, tmp_path: Path)
     (hooks / "pre-commit").write_text("#!/bin/sh\nexit 1\n")
     (hooks / "pre-commit").chmod(0o755)
     (tmp_path / "ignore").write_text("*\n")
-    settings = f"[user]\nname = A\nemail = a@b\n[core]\nhooksPath = {hooks}\nexcludesFile = {tmp_path}/ignore\n"
+    settings = "[user]\nname = A\nemail = a@b\n"
+    settings += f"[core]\nhooksPath = {hooks}\nexcludesFile = {tmp_path}/ignore\n"
     settings += "autocrlf = true\n[protocol]\nallow = never\n[safe]\nbareRepository = explicit\n"
     (tmp_path / ".gitconfig").write_text(
         settings + "[commit]\ngpgSign = true\n[init]\ntemplateDir = /nowhere\n"
     )
-    result = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path))
+    result = fastproj(
+        "new",
+        "proj",
+        "--yes",
+        cwd=tmp_path,
+        HOME=str(tmp_path),
+    )
     assert "a first commit" in result.stdout, result.stdout + result.stderr
     assert git(tmp_path / "proj", "status", "--porcelain") == ""
     assert not [
@@ -119,9 +133,20 @@ def test_name_of_the_user_that_is_too_long_is_no_fault_of_the_template(
     git(fork, "tag", "v0.4.0")
     (tmp_path / ".gitconfig").write_text(f"[user]\nname = {'long ' * 30}\nemail = a@b\n")
     command = ["new", "proj", "--yes", "--template", str(fork)]
-    result = fastproj(*command, cwd=tmp_path, HOME=str(tmp_path), status=2)
+    result = fastproj(
+        *command,
+        cwd=tmp_path,
+        HOME=str(tmp_path),
+        status=2,
+    )
     assert result.stderr == "fastproj: --author: use at most 100 characters\n"
-    fastproj(*command, "--author", "me", cwd=tmp_path, HOME=str(tmp_path))
+    fastproj(
+        *command,
+        "--author",
+        "me",
+        cwd=tmp_path,
+        HOME=str(tmp_path),
+    )
 
 
 def test_line_break_in_the_path_is_named(fastproj: Fastproj, tmp_path: Path) -> None:

@@ -52,7 +52,16 @@ def test_help_is_plain_and_shows_choices(fastproj: Fastproj) -> None:
 def test_author_and_licence_are_rendered(fastproj: Fastproj, tmp_path: Path) -> None:
     author = 'Zoë "Z" O\'Neil \\ {{ 1 }} $(touch x) <z@example.org>'
     for name, option in {"first": "--licence=MIT", "second": "--data=license=none"}.items():
-        fastproj("new", name, "--yes", "--no-git", "--author", author, option, cwd=tmp_path)
+        fastproj(
+            "new",
+            name,
+            "--yes",
+            "--no-git",
+            "--author",
+            author,
+            option,
+            cwd=tmp_path,
+        )
         declared = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())["project"]
         assert declared["authors"] == [{"name": author}]
     assert f"Copyright (c) {author}" in (tmp_path / "first/LICENSE").read_text()
@@ -111,5 +120,13 @@ def test_linked_work_tree_of_a_template_is_rendered_at_its_last_commit(
 
 def test_template_without_a_commit_is_a_one_line_error(fastproj: Fastproj, tmp_path: Path) -> None:
     git(tmp_path, "init", "-q", "empty")
-    result = fastproj("new", "proj", "--yes", "--template", "empty", cwd=tmp_path, status=1)
+    result = fastproj(
+        "new",
+        "proj",
+        "--yes",
+        "--template",
+        "empty",
+        cwd=tmp_path,
+        status=1,
+    )
     assert "invalid reference: HEAD" in result.stderr

@@ -31,11 +31,22 @@ OTHER_ERRORS = [
 BAD = [*((2, *case) for case in WRONG_USAGE), *((1, *case) for case in OTHER_ERRORS)]
 
 
-@pytest.mark.parametrize(("status", "options", "message"), BAD, ids=lambda value: ascii(value)[:40])
+@pytest.mark.parametrize(
+    ("status", "options", "message"),
+    BAD,
+    ids=lambda value: ascii(value)[:40],
+)
 def test_bad_option_is_a_one_line_error(
     status: int, options: list[str], message: str, fastproj: Fastproj, tmp_path: Path
 ) -> None:
-    result = fastproj("new", "proj", "--yes", *options, cwd=tmp_path, status=status)
+    result = fastproj(
+        "new",
+        "proj",
+        "--yes",
+        *options,
+        cwd=tmp_path,
+        status=status,
+    )
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
@@ -100,7 +111,13 @@ def test_answer_is_not_valid(name: str, value: str, message: str) -> None:
 
 def test_no_terminal_requires_yes_or_all_answers(fastproj: Fastproj, tmp_path: Path) -> None:
     given = ["--gpus=0", "--framework=pytorch", "--model=mlp", "--license=MIT", "--author=A"]
-    result = fastproj("new", "proj", *given[1:], cwd=tmp_path, status=2)
+    result = fastproj(
+        "new",
+        "proj",
+        *given[1:],
+        cwd=tmp_path,
+        status=2,
+    )
     assert "give --gpus, --components, or pass --yes" in result.stderr
     assert "the project needs a name" in fastproj("new", "--yes", cwd=tmp_path, status=2).stderr
     assert list(tmp_path.iterdir()) == []
@@ -152,7 +169,14 @@ def test_unwritable_folder_is_a_one_line_error(fastproj: Fastproj, tmp_path: Pat
 
 
 def test_missing_git_is_a_one_line_error(fastproj: Fastproj, tmp_path: Path) -> None:
-    result = fastproj("new", "proj", "--yes", cwd=tmp_path, PATH=str(tmp_path), status=1)
+    result = fastproj(
+        "new",
+        "proj",
+        "--yes",
+        cwd=tmp_path,
+        PATH=str(tmp_path),
+        status=1,
+    )
     assert "install git" in result.stderr
     assert list(tmp_path.iterdir()) == []
 

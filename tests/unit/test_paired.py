@@ -2,6 +2,7 @@
 
 import math
 import random
+from itertools import chain
 
 import pytest
 from fastproj.runs.paired import Comparison, Estimate, Trial, Turns, estimate, student_t
@@ -55,9 +56,16 @@ def test_no_difference_is_rarely_taken_for_one(candidates: int) -> None:
     assert sum(map(bool, clear(0.0, count, candidates))) <= 0.05 * count
 
 
-@pytest.mark.parametrize(("effect", "share"), [(1.0, 0.5), (2.0, 0.95), (-2.0, 0.95)])
+@pytest.mark.parametrize(
+    ("effect", "share"),
+    [
+        (1.0, 0.5),
+        (2.0, 0.95),
+        (-2.0, 0.95),
+    ],
+)
 def test_planted_differences_are_found(effect: float, share: float) -> None:
-    found = [one for each in clear(effect, 40) for one in each]
+    found = [*chain.from_iterable(clear(effect, 40))]
     assert len(found) >= share * 40
     assert all((one.mean > 0) == (effect > 0) for one in found)
 
@@ -84,7 +92,11 @@ def test_sides_take_turns_and_a_crash_ends_them() -> None:
         order.append(f"{' '.join(sides.values())} {seed}")
         return {name: Trial(1.0, problem="crashed" if name == "b" else "") for name in sides}
 
-    comparisons = Turns(measure, 2).compare("base", {"a": "a", "b": "b"}, {})
+    comparisons = Turns(measure, 2).compare(
+        "base",
+        {"a": "a", "b": "b"},
+        {},
+    )
     assert order == ["base a b 0", "a base 1"]
     assert comparisons["b"].problem == "crashed"
     assert comparisons["b"].trials == []

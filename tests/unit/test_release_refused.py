@@ -19,11 +19,19 @@ def repository(tmp_path: Path) -> Repository:
     return releasable(tmp_path)
 
 
-def refusal(repository: Repository, version: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def refusal(
+    repository: Repository,
+    version: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> str:
     """Return the message with which the release is refused."""
     monkeypatch.chdir(repository.folder)
     monkeypatch.setattr(sys, "argv", ["release.py", version])
-    environment = mock.patch.dict(os.environ, repository.environment, clear=True)
+    environment = mock.patch.dict(
+        os.environ,
+        repository.environment,
+        clear=True,
+    )
     with restored_signals(), environment, pytest.raises(SystemExit) as ended:
         release.main()
     return str(ended.value.code)
@@ -98,7 +106,15 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("version", "change", "message"), REFUSED, ids=lambda it: ascii(getattr(it, "__name__", it))
+    ("version", "change", "message"),
+    REFUSED,
+    ids=lambda it: ascii(
+        getattr(
+            it,
+            "__name__",
+            it,
+        )
+    ),
 )
 def test_failed_check_changes_nothing(
     version: str,

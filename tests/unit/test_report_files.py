@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,11 @@ from fastproj.runs.times import events, phases
 from program import Fastproj
 from trained import train_row, val_row, write_run
 
-ROWS = [train_row(10, 1.0, 0.9), train_row(20, 2.0, 0.5), val_row(20, 2.5, 0.6)]
+ROWS = [
+    train_row(10, 1.0, 0.9),
+    train_row(20, 2.0, 0.5),
+    val_row(20, 2.5, 0.6),
+]
 
 
 def read(
@@ -86,22 +91,57 @@ def test_newest_run_is_read_from_a_folder_inside_the_project(
 
 def test_odd_values_end_in_a_page_or_in_one_line(fastproj: Fastproj, tmp_path: Path) -> None:
     """No row and no config, however damaged, ends in a traceback or controls the terminal."""
-    odd: list[Any] = [float("nan"), -float("inf"), 10**400, 10**18, -1, 0.5, 1e-320, 1e308]
-    odd += [None, True, "x", "1e5", "\x1b[2K\r", "\ud800", "a\nb", [], [1], {}, {"a": {"b": 1}}]
+    odd: list[Any] = [
+        float("nan"),
+        -float("inf"),
+        10**400,
+        10**18,
+        -1,
+        0.5,
+        1e-320,
+        1e308,
+    ]
+    odd += [
+        None,
+        True,
+        "x",
+        "1e5",
+        "\x1b[2K\r",
+        "\ud800",
+        "a\nb",
+        [],
+        [1],
+        {},
+        {"a": {"b": 1}},
+    ]
     config = {"loader": {"num_workers": 2}, "train": {"batch_size": 64, "monitor": "loss"}}
-    record: dict[str, Any] = {"config": config, "versions": {"torch": "2.13"}, "steps": 100}
-    record |= {"commit": "abc", "command": ["a"], "trained_with": {"training samples": 10}}
+    record: dict[str, Any] = {
+        "config": config,
+        "versions": {"torch": "2.13"},
+        "steps": 100,
+    }
+    record |= {
+        "commit": "abc",
+        "command": ["a"],
+        "trained_with": {"training samples": 10},
+    }
     other = write_run(tmp_path / "other", ROWS)
     statuses = set()
     for number in range(120):
         draw = random.Random(number)  # noqa: S311
-        rows = [dict(row) for place in range(1, 9) for row in _steps(place)]
+        rows = [*chain.from_iterable(map(_steps, range(1, 9)))]
         changed: dict[str, Any] = json.loads(json.dumps(record))
         for _ in range(draw.randint(0, 2)):
             row = draw.choice(rows)
-            row[draw.choice([*row, "new\x1b[31m", "skipped"])] = draw.choice(
-                odd[: draw.choice([8, 19])]
-            )
+            row[
+                draw.choice(
+                    [
+                        *row,
+                        "new\x1b[31m",
+                        "skipped",
+                    ]
+                )
+            ] = draw.choice(odd[: draw.choice([8, 19])])
         for _ in range(draw.randint(0, 2)):
             parts = [
                 part for part in (changed, *changed.values()) if isinstance(part, dict) and part
@@ -160,11 +200,24 @@ def test_names_and_values_are_escaped(fastproj: Fastproj, tmp_path: Path) -> Non
     hostile = "<script>alert(1)<-script>"
     rows = [row | {hostile: 0.5, "$\\frac{": 1.0} for row in ROWS]
     config = {"data": {hostile: hostile}}
-    record = {"commit": hostile, "command": ["train.py", hostile], "versions": {hostile: hostile}}
+    record = {
+        "commit": hostile,
+        "command": ["train.py", hostile],
+        "versions": {hostile: hostile},
+    }
     folder = write_run(tmp_path / f"{hostile}\x1b[31m", rows, config, **record)
-    other = write_run(tmp_path / "other", rows, {"data": {hostile: "<b>"}})
+    other = write_run(
+        tmp_path / "other",
+        rows,
+        {"data": {hostile: "<b>"}},
+    )
     for given in ([folder], [folder, other]):
-        result = fastproj("report", *map(str, given), "--output", str(tmp_path / "page.html"))
+        result = fastproj(
+            "report",
+            *map(str, given),
+            "--output",
+            str(tmp_path / "page.html"),
+        )
         assert "\x1b" not in result.stdout
         text = (tmp_path / "page.html").read_text()
         assert "<script" not in text
@@ -179,7 +232,13 @@ def test_other_files_are_not_replaced(fastproj: Fastproj, tmp_path: Path) -> Non
         ("first", "is not a report"),
         ("gone/page.html", "cannot write"),
     ):
-        result = fastproj("report", str(folder), "-o", str(tmp_path / output), status=1)
+        result = fastproj(
+            "report",
+            str(folder),
+            "-o",
+            str(tmp_path / output),
+            status=1,
+        )
         assert message in result.stderr
     assert (tmp_path / "mine.html").read_text() == "<p>mine</p>"
     for _ in range(2):  # a report is replaced
@@ -219,7 +278,11 @@ def test_events_are_told(tmp_path: Path) -> None:
 
 def test_resumed_run_whose_seconds_go_on(tmp_path: Path) -> None:
     rows = [train_row(10 * place, float(place)) for place in range(1, 9)]
-    run = read(tmp_path / "a", rows, starts=[0, 25, 50])
+    run = read(
+        tmp_path / "a",
+        rows,
+        starts=[0, 25, 50],
+    )
     resumed = "the run was resumed after step"
     assert events(run) == [(20, f"{resumed} 20"), (50, f"{resumed} 50")]
 
@@ -244,7 +307,12 @@ def test_values_that_are_not_finite_are_an_event(tmp_path: Path) -> None:
 def test_best_value_of_each_metric(tmp_path: Path) -> None:
     """The direction is that of train.monitor_mode, or known by the metric's name."""
     rows = [
-        val_row(step, float(step), loss) | {"accuracy": 1 - loss, "mae": loss, "odd": loss}
+        val_row(step, float(step), loss)
+        | {
+            "accuracy": 1 - loss,
+            "mae": loss,
+            "odd": loss,
+        }
         for step, loss in ((1, 0.5), (2, 0.1), (3, 0.2))
     ]
     recipe = {"train": {"monitor": "loss", "monitor_mode": None}}
@@ -264,8 +332,16 @@ def test_best_value_of_each_metric(tmp_path: Path) -> None:
 
 def test_runs_with_other_data_are_not_compared(tmp_path: Path) -> None:
     fast = [row | {"samples_per_second": 9000.0} for row in ROWS]
-    one = write_run(tmp_path / "one", ROWS, {"data": {"path": None}})
-    two = write_run(tmp_path / "two", fast, {"data": {"path": "photos"}})
+    one = write_run(
+        tmp_path / "one",
+        ROWS,
+        {"data": {"path": None}},
+    )
+    two = write_run(
+        tmp_path / "two",
+        fast,
+        {"data": {"path": "photos"}},
+    )
     runs = read_runs([one, two])
     said = "The runs have other data (data.path): neither results nor speeds are compared."
     assert compare(runs, differing(runs)) == [said]
@@ -293,7 +369,11 @@ def test_time_of_phases(tmp_path: Path) -> None:
 
 
 def test_bottlenecks_are_told_apart(tmp_path: Path) -> None:
-    def found(name: str, wait: float, validation: float) -> list[str]:
+    def found(
+        name: str,
+        wait: float,
+        validation: float,
+    ) -> list[str]:
         rows = []
         seconds = 0.0
         for step in range(10, 60, 10):
@@ -314,7 +394,8 @@ def test_bottlenecks_are_told_apart(tmp_path: Path) -> None:
         "The training steps take most of the time (data wait 9%, validation 9%): "
         "fastproj tune looks for faster options."
     )
-    loader = "The loader is the bottleneck: data wait 38% of the training loop; try loader.num_workers 6 (now 3)."
+    loader = "The loader is the bottleneck: data wait 38% of the training loop; "
+    loader += "try loader.num_workers 6 (now 3)."
     validation = (
         "Validation, with its checkpoints, takes 50% of the time: raise train.eval_every (now 10)."
     )
@@ -354,12 +435,20 @@ def test_overfitting_and_divergence(tmp_path: Path) -> None:
 
 def test_small_batch_is_named_if_only_the_batch_differs(tmp_path: Path) -> None:
     def runs(name: str, **other: Any) -> list[Run]:
-        slow = write_run(tmp_path / name / "small", ROWS, {"train": {"batch_size": 64}})
+        slow = write_run(
+            tmp_path / name / "small",
+            ROWS,
+            {"train": {"batch_size": 64}},
+        )
         rows = [
             row | ({"samples_per_second": 2000.0} if row["split"] == "train" else {})
             for row in ROWS
         ]
-        fast = write_run(tmp_path / name / "large", rows, {"train": {"batch_size": 512}} | other)
+        fast = write_run(
+            tmp_path / name / "large",
+            rows,
+            {"train": {"batch_size": 512}} | other,
+        )
         return read_runs([slow, fast])
 
     both = runs("a")

@@ -1,4 +1,7 @@
-"""The program's local copy of the template: always complete, and with all releases of the program that runs."""
+"""The program's local copy of the template.
+
+Always complete, and with all releases of the program that runs.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -69,7 +72,11 @@ def test_other_files_of_a_development_version_replace_it(
 PLACES = [({}, "~/.fastproj"), ({"FASTPROJ_HOME": "{home}/else/where"}, "{home}/else/where")]
 
 
-@pytest.mark.parametrize(("variables", "place"), PLACES, ids=[place for _, place in PLACES])
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    PLACES,
+    ids=[place for _, place in PLACES],
+)
 def test_copy_is_in_the_home_folder(
     variables: dict[str, str],
     place: str,

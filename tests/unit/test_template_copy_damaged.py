@@ -21,11 +21,18 @@ def other_template(home: Path, version: str) -> None:
     mine.write({"copier.yml": "_subdirectory: template\n", "template/mine.txt": "mine\n"})
     mine.commit("Mine")
     mine.git("tag", f"v{version}")
-    mine.git("bundle", "create", "--quiet", str(home / "template.bundle"), "--all", "HEAD")
+    mine.git(
+        "bundle",
+        "create",
+        "--quiet",
+        str(home / "template.bundle"),
+        "--all",
+        "HEAD",
+    )
 
 
 def a_fork(home: Path) -> None:
-    """Write a bundle whose history has other files under one of our versions, and a later version."""
+    """Write a bundle with other files under one of our versions, and a later version."""
     mine = Repository(home.parent / "other")
     mine.start()
     mine.write({**RELEASES["0.1.0"], "template/project/old.txt": "other\n"})
@@ -106,7 +113,11 @@ def test_complete_copy_in_a_read_only_folder_is_used(
         assert refresh(program) == f"v{program}"
 
 
-@pytest.mark.parametrize("size", [0, 500], ids=["gone", "truncated"])
+@pytest.mark.parametrize(
+    "size",
+    [0, 500],
+    ids=["gone", "truncated"],
+)
 def test_damaged_installation_is_a_one_line_error(
     size: int,
     bundles: list[Path],
@@ -118,5 +129,12 @@ def test_damaged_installation_is_a_one_line_error(
     if size:
         (tmp_path / "own.bundle").write_bytes(bundles[-1].read_bytes()[:size])
     monkeypatch.setattr(embedded, "_PACKED", tmp_path / "own.bundle")
-    result = fastproj("new", "proj", "--yes", "--output", str(tmp_path / "out"), status=1)
+    result = fastproj(
+        "new",
+        "proj",
+        "--yes",
+        "--output",
+        str(tmp_path / "out"),
+        status=1,
+    )
     assert "reinstall fastproj" in result.stderr

@@ -1,4 +1,6 @@
-"""`fastproj tune` and `bench` on interpreters, rows, records and YAML that cannot be meant: one line each.
+"""`fastproj tune` and `bench` on interpreters, rows, records and YAML that cannot be meant.
+
+One line each.
 
 The stand-in for the project's Python is a shell script.
 """
@@ -43,6 +45,13 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+def cases(texts: dict[str, list[str]]) -> list[tuple[str, str]]:
+    found = []
+    for file, contents in texts.items():
+        found += [(file, content) for content in contents]
+    return found
+
+
 BAD = {
     "machine": ["", "torch", "[1]", "{}"],
     "metrics.jsonl": [
@@ -59,8 +68,13 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("file", "content"), [(file, text) for file in BAD for text in BAD[file]])
-def test_bad_input_is_one_line(file: str, content: str, fastproj: Fastproj, folder: Path) -> None:
+@pytest.mark.parametrize(("file", "content"), cases(BAD))
+def test_bad_input_is_one_line(
+    file: str,
+    content: str,
+    fastproj: Fastproj,
+    folder: Path,
+) -> None:
     (folder / file).write_text(content)
     for command in (["tune", "--only", "batch"], ["bench", "batch"]):
         fastproj(*command, "--seconds", "0", cwd=folder, status=1)
@@ -87,8 +101,13 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize(("file", "content"), [(file, text) for file in ODD for text in ODD[file]])
-def test_odd_input_is_tried(file: str, content: str, fastproj: Fastproj, folder: Path) -> None:
+@pytest.mark.parametrize(("file", "content"), cases(ODD))
+def test_odd_input_is_tried(
+    file: str,
+    content: str,
+    fastproj: Fastproj,
+    folder: Path,
+) -> None:
     (folder / file).write_text(content)
     stages = ["--only", "precision,channels_last,batch,workers"]
     done = fastproj("tune", *stages, "--rounds", "1", "--seconds", "0", cwd=folder)
@@ -120,7 +139,15 @@ def test_what_auto_stands_for_is_not_tried(fastproj: Fastproj, folder: Path) -> 
     script = SCRIPT.format(folder=folder).replace("mkdir", f'printf "{lines}"\nmkdir')
     (folder / ".venv/bin/python").write_text(script)
     stages = ["--only", "precision,workers"]
-    done = fastproj("tune", *stages, "--rounds", "1", "--seconds", "0", cwd=folder)
+    done = fastproj(
+        "tune",
+        *stages,
+        "--rounds",
+        "1",
+        "--seconds",
+        "0",
+        cwd=folder,
+    )
     assert [line.split(":")[0].split()[1:] for line in done.stdout.splitlines()[:-1]] == [
         ["speed.precision", "fp32"],
         ["loader.num_workers", "0"],

@@ -1,7 +1,5 @@
 """`fastproj update` keeps every edit, from every release and in every state of a project."""
 
-import subprocess
-
 import edits
 import pytest
 import yaml
@@ -15,6 +13,7 @@ from updating import (
     lost_edits,
     read_answers,
     read_files,
+    run_undo,
     unnamed_paths,
 )
 
@@ -60,7 +59,7 @@ CASES = [("v0.1.0", states) for states in COMBINED] + [
 @pytest.mark.parametrize(
     ("version", "states"),
     CASES,
-    ids=[f"{at}-{'-'.join(state.__name__ for state in states)}" for at, states in CASES],
+    ids=lambda value: value if isinstance(value, str) else "-".join(it.__name__ for it in value),
 )
 def test_update_loses_no_edit(
     version: str, states: list[State], make_project: MakeProject, fastproj: Fastproj
@@ -93,7 +92,7 @@ def test_update_loses_no_edit(
     assert read_answers(folder)["_commit"] == "v0.3.0"
 
     undo = result.stdout.strip().splitlines()[-1]
-    subprocess.run(undo, shell=True, check=edits.failing_hooks not in states, cwd=folder)  # noqa: S602
+    run_undo(folder, undo, check=edits.failing_hooks not in states)
     assert git(folder, "status", "--porcelain", "--untracked-files=no") == ""
     assert read_files(folder) == before
 

@@ -1,4 +1,7 @@
-"""`fastproj update` with other answers: new questions, another model, an older release, another machine."""
+"""`fastproj update` with other answers.
+
+New questions, another model, an older release, another machine.
+"""
 
 import shutil
 from pathlib import Path
@@ -78,7 +81,7 @@ def test_older_version_keeps_the_edits(make_project: MakeProject, fastproj: Fast
 
 @pytest.mark.usefixtures("small_template")
 def test_update_on_another_machine(fastproj: Fastproj, tmp_path: Path, home: Path) -> None:
-    """The recorded location of the own template is the same on every machine, also with FASTPROJ_HOME."""
+    """The recorded location of the own template is the same on every machine."""
     fastproj("new", "proj", "--yes", cwd=tmp_path)
     folder = tmp_path / "proj"
     other = tmp_path / "other"
@@ -89,7 +92,14 @@ def test_update_on_another_machine(fastproj: Fastproj, tmp_path: Path, home: Pat
     assert read_answers(folder)["gpus"] == 2
     git(folder, "reset", "-q", "--hard")
     (tmp_path / "file").touch()
-    result = fastproj("update", "--gpus", "2", cwd=folder, HOME=str(tmp_path / "file"), status=1)
+    result = fastproj(
+        "update",
+        "--gpus",
+        "2",
+        cwd=folder,
+        HOME=str(tmp_path / "file"),
+        status=1,
+    )
     assert "FASTPROJ_HOME" in result.stderr
     moved = {"HOME": str(tmp_path / "file"), "FASTPROJ_HOME": str(tmp_path / "moved")}
     fastproj("update", "--gpus", "2", cwd=folder, **moved)

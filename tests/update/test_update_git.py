@@ -1,14 +1,25 @@
-"""An update is a git operation that users know: its conflicts, its undoing, and the settings that apply."""
+"""An update is a git operation that users know.
+
+Its conflicts, its undoing, and the settings that apply.
+"""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from edits import edited_another_function, edited_same_line
 from fastproj.errors import CONFLICTS
 from program import Fastproj
-from updating import MakeProject, commit, edit, git, project_state, read_answers, read_files
+from updating import (
+    MakeProject,
+    commit,
+    edit,
+    git,
+    project_state,
+    read_answers,
+    read_files,
+    run_undo,
+)
 
 ENGINE = "src/proj/engine.py"
 
@@ -63,7 +74,7 @@ def test_abort_restores_every_file_and_keeps_later_edits(
     (folder / "later.py").write_text("LATER = 1\n")
     undo = result.stdout.strip().splitlines()[-1].strip()
     assert undo == "git cherry-pick --abort"
-    subprocess.run(undo, shell=True, check=True, cwd=folder)  # noqa: S602
+    run_undo(folder, undo)
     later = {"own.py": ("-", b"OWN = 2\n"), "later.py": ("-", b"LATER = 1\n")}
     assert read_files(folder) == before | later
     assert not list((folder / ".git").rglob("*CHERRY_PICK_HEAD*"))
@@ -84,11 +95,11 @@ def test_undo_touches_only_the_files_of_the_update(
     git(folder, "add", "staged.py", "later.py")
     edit(folder / "README.md", "About", "Mine")
     undo = result.stdout.strip().splitlines()[-1].strip()
-    done = subprocess.run(undo, shell=True, check=False, cwd=folder, capture_output=True, text=True)  # noqa: S602
-    assert "README.md" in done.stderr, "it is edited since"
+    done = run_undo(folder, undo, check=False)
+    assert b"README.md" in done.stderr, "it is edited since"
     assert "Mine" in (folder / "README.md").read_text()
     git(folder, "restore", "README.md")
-    subprocess.run(undo, shell=True, check=True, cwd=folder)  # noqa: S602
+    run_undo(folder, undo)
     assert read_files(folder) == before | dict.fromkeys(
         ("own.py", "staged.py", "later.py"), ("-", b"OWN = 2\n")
     )
@@ -99,10 +110,10 @@ def test_undo_of_conflicts_is_one_command(conflict: Path, fastproj: Fastproj) ->
     before = read_files(conflict)
     undo = fastproj("update", cwd=conflict, status=CONFLICTS).stdout.splitlines()[-1]
     (conflict / "README.md").write_text("changed since\n")
-    refused = subprocess.run(undo, shell=True, check=False, cwd=conflict, capture_output=True)  # noqa: S602
+    refused = run_undo(conflict, undo, check=False)
     assert b"README.md" in refused.stderr
     git(conflict, "restore", "README.md")
-    subprocess.run(undo, shell=True, check=True, cwd=conflict)  # noqa: S602
+    run_undo(conflict, undo)
     assert read_files(conflict) == before
     assert git(conflict, "status", "--porcelain") == ""
     assert not (conflict / ".git/CHERRY_PICK_HEAD").exists()
@@ -125,11 +136,17 @@ def test_rename_into_a_folder_that_is_a_link_now_can_be_undone(
     commit(fork)
     git(fork, "tag", "v0.4.0")
     before = read_files(folder)
-    result = fastproj("update", "--template", str(fork), cwd=folder, status=CONFLICTS)
+    result = fastproj(
+        "update",
+        "--template",
+        str(fork),
+        cwd=folder,
+        status=CONFLICTS,
+    )
     assert "workers: 8" in (folder / "shared/mine.yaml").read_text()
     assert "is not renamed to configs/base.yaml, as configs is no folder here" in result.stdout
     undo = result.stdout.splitlines()[-1]
-    subprocess.run(undo, shell=True, check=True, cwd=folder)  # noqa: S602
+    run_undo(folder, undo)
     assert read_files(folder) == before
 
 
@@ -180,7 +197,8 @@ def test_bare_repository_in_a_clone_runs_nothing(
             (place / name / "keep").touch()
         (place / "HEAD").write_text("ref: refs/heads/main\n")
         (place / "config").write_text(
-            f'[core]\nrepositoryformatversion = 0\nbare = false\nworktree = {folder}\nfsmonitor = "{payload}"\n'
+            "[core]\nrepositoryformatversion = 0\nbare = false\n"
+            f'worktree = {folder}\nfsmonitor = "{payload}"\n'
             f'[filter "x"]\nclean = "{payload}"\nsmudge = "{payload}"\n'
         )
     (folder / ".gitattributes").write_text("* filter=x\n")

@@ -144,7 +144,14 @@ def test_update_does_not_call_git_per_file(
     assert (tmp_path / "calls").read_text().count("\n") < 150
 
 
-NAMES = ["a\x1b[2Jb", "two\nlines", "bell\a", "right\u202eleft", os.fsdecode(b"\xff.py"), "ä"]
+NAMES = [
+    "a\x1b[2Jb",
+    "two\nlines",
+    "bell\a",
+    "right\u202eleft",
+    os.fsdecode(b"\xff.py"),
+    "ä",
+]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])

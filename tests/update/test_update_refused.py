@@ -16,7 +16,13 @@ STATES = [*REFUSED, *(it for it in REFUSING if it[0] is not broken_gitconfig)]
 
 
 @pytest.mark.parametrize(
-    ("state", "message"), STATES, ids=lambda value: getattr(value, "__name__", None)
+    ("state", "message"),
+    STATES,
+    ids=lambda value: getattr(
+        value,
+        "__name__",
+        None,
+    ),
 )
 def test_update_is_refused(
     state: State,
@@ -49,7 +55,11 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), BAD, ids=lambda value: ascii(" ".join(value))[:40])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    BAD,
+    ids=lambda value: ascii(" ".join(value))[:40],
+)
 def test_bad_option_is_a_one_line_error(
     options: list[str], message: str, make_project: MakeProject, fastproj: Fastproj
 ) -> None:

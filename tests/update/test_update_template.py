@@ -1,4 +1,4 @@
-"""`fastproj update` with a template that is a fork, damaged or hostile, or a git that is too old."""
+"""`fastproj update` with a fork, a damaged or hostile template, or a git that is too old."""
 
 import os
 import shutil
@@ -62,7 +62,11 @@ def test_broken_bundle_is_a_one_line_error(
 ) -> None:
     folder = shutil.copytree(render_release("v0.1.0"), tmp_path / "proj")
     bundle = tmp_path / "team.bundle"
-    edit(folder / ".copier-answers.yml", str(read_answers(folder)["_src_path"]), str(bundle))
+    edit(
+        folder / ".copier-answers.yml",
+        str(read_answers(folder)["_src_path"]),
+        str(bundle),
+    )
     commit(folder)
     if how == "truncated":
         bundle.write_bytes(bundles[-1].read_bytes()[:1500])
@@ -89,7 +93,12 @@ def test_old_or_missing_git_is_a_one_line_error(
         "update", cwd=make_project(), PATH=f"{tmp_path}/bin:{os.environ['PATH']}", status=1
     )
     assert message in result.stderr
-    result = fastproj("update", cwd=tmp_path / "proj", status=1, PATH=str(tmp_path))
+    result = fastproj(
+        "update",
+        cwd=tmp_path / "proj",
+        status=1,
+        PATH=str(tmp_path),
+    )
     assert "install git" in result.stderr
 
 
@@ -103,7 +112,13 @@ def test_template_with_tasks_or_migrations_is_refused(
         questions.write_text(f"{key}:\n  - touch {tmp_path}/ran\n" + questions.read_text())
         commit(fork)
         git(fork, "tag", f"v1.{number}.0")
-        result = fastproj("update", "--template", str(fork), cwd=folder, status=1)
+        result = fastproj(
+            "update",
+            "--template",
+            str(fork),
+            cwd=folder,
+            status=1,
+        )
         assert key.removeprefix("_") in result.stderr
         git(fork, "reset", "-q", "--hard", "HEAD~1")
     assert read_files(folder) == before

@@ -1,4 +1,7 @@
-"""Train a package in which one rank fails at a place: fail_on_rank.py PLACE RANK PACKAGE OPTIONS."""
+"""Train a package in which one rank fails at a place.
+
+Fail_on_rank.py PLACE RANK PACKAGE OPTIONS.
+"""
 
 import importlib
 import os
@@ -20,7 +23,12 @@ def fail(*_: Any, **__: Any) -> Any:
 def fail_at(step: int) -> Any:
     """Return a `seed_batch` that fails at a step of the training."""
 
-    def seed_or_fail(world: Any, seed: int, current: int, micro: int) -> Any:
+    def seed_or_fail(
+        world: Any,
+        seed: int,
+        current: int,
+        micro: int,
+    ) -> Any:
         return fail() if current == step else seed_batch(world, seed, current, micro)
 
     return seed_or_fail

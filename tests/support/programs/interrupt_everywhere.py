@@ -1,4 +1,4 @@
-"""Send signal NUMBER at each line in which a scratch folder of the working directory is made, used and removed.
+"""Send signal NUMBER at each line in which a scratch folder is made, used and removed.
 
 Prints how many lines there are, and the line and exit status where a folder is left or the status
 is another.

@@ -1,4 +1,6 @@
-"""Train the package PACKAGE with OPTIONS, as a rank that joins the others when the file FOLDER/gone exists.
+"""Train the package PACKAGE with OPTIONS.
+
+As a rank that joins the others when the file FOLDER/gone exists.
 
 Each rank writes its process ID to FOLDER before. Rank 1 ignores requests to stop, and rank 0 waits
 for it.

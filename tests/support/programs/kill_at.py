@@ -1,4 +1,7 @@
-"""Train, and kill this process at a file operation in the run's folder: NUMBER PACKAGE OPTION...; 0 counts them."""
+"""Train, and kill this process at a file operation in the run's folder: NUMBER PACKAGE OPTION....
+
+0 counts them.
+"""
 
 import os
 import runpy

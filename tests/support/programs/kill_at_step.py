@@ -1,4 +1,6 @@
-"""Train a package, and end the process by SIGKILL at the start of a step: kill_at_step.py STEP PACKAGE RUNS.
+"""Train a package, and end the process by SIGKILL at the start of a step.
+
+Kill_at_step.py STEP PACKAGE RUNS.
 
 RUNS is a JSON list of lists of options. Each run is a fork of this process, which imports what all
 of them need. torch.compile traces, and runs the graphs in eager mode: no code is generated.
@@ -23,7 +25,12 @@ compiled = partial(torch.compile, backend="eager")
 torch.compile = lambda call, **_: compiled(call, dynamic=False)  # type: ignore[assignment]
 
 
-def kill_or_seed(world: Any, seed: int, number: int, micro: int) -> Any:
+def kill_or_seed(
+    world: Any,
+    seed: int,
+    number: int,
+    micro: int,
+) -> Any:
     """Seed the batch of any other step."""
     if number == int(step):
         os.kill(os.getpid(), signal.SIGKILL)

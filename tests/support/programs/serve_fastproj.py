@@ -33,7 +33,10 @@ FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 def run(
     arguments: list[str], cwd: str, environment: dict[str, str], outputs: list[str], memory: int
 ) -> NoReturn:
-    """Do what a new process would, and exit; a first argument that ends in `.py` is a program to run instead."""
+    """Do what a new process would, and exit.
+
+    A first argument that ends in `.py` is a program to run instead.
+    """
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
@@ -43,7 +46,9 @@ def run(
     ):
         os.dup2(file, number)
         os.close(file)
-    sys.stdin, sys.stdout, sys.stderr = (open(number, mode) for number, mode in enumerate("rww"))  # noqa: SIM115
+    sys.stdin = open(0)  # noqa: SIM115
+    sys.stdout = open(1, "w")  # noqa: SIM115
+    sys.stderr = open(2, "w")  # noqa: SIM115
     if memory:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     status: Any = 1

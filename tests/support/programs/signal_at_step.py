@@ -1,4 +1,6 @@
-"""Train a package, and send a signal to the last rank in a step: signal_at_step.py SIGNAL STEP PACKAGE OPTIONS.
+"""Train a package, and send a signal to the last rank in a step.
+
+Signal_at_step.py SIGNAL STEP PACKAGE OPTIONS.
 
 With the variable DELAY, so many seconds later.
 """
@@ -16,7 +18,12 @@ distributed = importlib.import_module(f"{package}.distributed")
 seed_batch = distributed.seed_batch
 
 
-def signal_and_seed(world: Any, seed: int, current: int, micro: int) -> Any:
+def signal_and_seed(
+    world: Any,
+    seed: int,
+    current: int,
+    micro: int,
+) -> Any:
     """Seed the batch."""
     if (current, world.rank) == (int(step), world.size - 1):
         if "DELAY" in os.environ:

@@ -62,7 +62,7 @@ class Mode(FakeTensorMode):
     """Fake tensors, also those that torch would keep as constants."""
 
     def may_turn_const(self, t: Tensor) -> bool:
-        """Return False: a constant has a value, and a copy of it on the device would need a kernel."""
+        """Return False, as a copy of a constant on the device would need a kernel."""
         return False
 
 
@@ -103,7 +103,10 @@ def really_iterate(function: Callable[..., Iterator[Any]]) -> Callable[..., Iter
 
 
 def move(self: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-    """Replace the tensors of a module, as `Module._apply` does for real ones; it cannot swap fake ones."""
+    """Replace the tensors of a module, as `Module._apply` does for real ones.
+
+    It cannot swap fake ones.
+    """
     moved: dict[int, tuple[Tensor, nn.Parameter]] = {}
     for module in self.modules():
         for name, weight in module._parameters.items():
@@ -187,7 +190,11 @@ def train_each(runs: Iterable[list[str]], fault: str) -> None:
         (
             loader,
             "val_batches",
-            lambda samples, micro, world: whole(min(samples, 2 * micro), micro, world),
+            lambda samples, micro, world: whole(
+                min(samples, 2 * micro),
+                micro,
+                world,
+            ),
         ),
         (modules["metrics"].Meter, "read", check_and_forget),
         (

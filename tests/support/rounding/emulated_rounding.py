@@ -1,4 +1,6 @@
-"""Rounding of another CPU: the last digits of sums and products depend on the shapes and on the number of threads.
+"""Rounding of another CPU.
+
+The last digits of sums and products depend on the shapes and on the number of threads.
 
 On an Intel CPU with AMX, oneDNN chooses other kernels for other batch sizes. With the variable
 EMULATED_ROUNDING, every process that imports torch computes as such a machine does. The variable's
@@ -84,7 +86,7 @@ def replace_operations() -> None:
 
 
 def rounded(name: str, kernel: Any) -> Callable[..., Any]:
-    """Return an operation whose error is that of the kernel, times a number between -1 and 1 that the shapes give."""
+    """Return an operation with the kernel's error times a number from -1 to 1 by the shapes."""
     import torch
     from torch.utils._pytree import tree_leaves, tree_map
 
@@ -95,7 +97,11 @@ def rounded(name: str, kernel: Any) -> Callable[..., Any]:
             value.double() if isinstance(value, torch.Tensor) and value.dtype in narrow else value
         )
 
-    def operation(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def operation(
+        keyset: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         found = kernel.call_boxed(keyset, *args, **kwargs)
         inputs = [it for it in tree_leaves((args, kwargs)) if isinstance(it, torch.Tensor)]
         if not any(it.dtype in narrow for it in inputs):
@@ -103,11 +109,25 @@ def rounded(name: str, kernel: Any) -> Callable[..., Any]:
         shapes = [list(it.shape) for it in inputs]
         place = f"{os.environ[VARIABLE]} {name} {shapes} {torch.get_num_threads()}"
         share = zlib.crc32(place.encode()) / 2**31 - 1
-        wide = kernel.call_boxed(keyset, *tree_map(exact, args), **tree_map(exact, kwargs))
-        for mine, other in zip(tree_leaves(found), tree_leaves(wide), strict=True):
+        wide = kernel.call_boxed(
+            keyset,
+            *tree_map(exact, args),
+            **tree_map(exact, kwargs),
+        )
+        for mine, other in zip(
+            tree_leaves(found),
+            tree_leaves(wide),
+            strict=True,
+        ):
             if isinstance(mine, torch.Tensor) and mine.dtype in narrow:
                 mixed = other + share * (mine.double() - other)
-                mine.copy_(torch.where(mixed.isfinite(), mixed, mine.double()))
+                mine.copy_(
+                    torch.where(
+                        mixed.isfinite(),
+                        mixed,
+                        mine.double(),
+                    )
+                )
         return found
 
     return operation

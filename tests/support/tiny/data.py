@@ -94,7 +94,12 @@ class Unreadable(Samples):
         return super().__getitem__(index)
 
 
-KINDS: dict[str, Any] = {"batches": Batches, "samples": Samples, "dicts": Dicts, "nested": Nested}
+KINDS: dict[str, Any] = {
+    "batches": Batches,
+    "samples": Samples,
+    "dicts": Dicts,
+    "nested": Nested,
+}
 KINDS |= {"collated": Collated, "tensors": TensorDataset, "unreadable": Unreadable}
 
 
@@ -108,10 +113,8 @@ def load(cfg: DataConfig) -> tuple[Dataset[Any], Dataset[Any], Spec]:
     if cfg.counts:
         counts = torch.tensor(cfg.counts)
         parts = (inputs, targets, counts)
-        train_set, val_set = (
-            TensorDataset(*(part[place] for part in parts))
-            for place in (slice(split), slice(split, None))
-        )
+        train_set = TensorDataset(*(part[:split] for part in parts))
+        val_set = TensorDataset(*(part[split:] for part in parts))
         return train_set, val_set, Spec()
     val_kind = Samples if cfg.kind == "unreadable" else KINDS[cfg.kind]
     return (
@@ -127,6 +130,11 @@ class Prepare(nn.Module):
     def __init__(self, spec: Spec, cfg: DataConfig) -> None:
         super().__init__()
 
-    def forward(self, batch: Any, training: bool, generator: torch.Generator) -> Any:
+    def forward(
+        self,
+        batch: Any,
+        training: bool,
+        generator: torch.Generator,
+    ) -> Any:
         """Return the arguments of the model's `forward`."""
         return batch["pair"] if isinstance(batch, dict) and "pair" in batch else batch

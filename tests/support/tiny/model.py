@@ -1,4 +1,7 @@
-"""Small networks with what a model may do: communicate in `forward`, or differentiate in a validation."""
+"""Small networks with what a model may do.
+
+Communicate in `forward`, or differentiate in a validation.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -92,7 +95,11 @@ class Net(nn.Module):
         """Return the mean of each sample's squared gradient by its inputs."""
         with torch.enable_grad():
             inputs = inputs.detach().requires_grad_()
-            (found,) = torch.autograd.grad(self.layers(inputs).sum(), inputs, create_graph=True)
+            (found,) = torch.autograd.grad(
+                self.layers(inputs).sum(),
+                inputs,
+                create_graph=True,
+            )
         return (found**2).mean(1)
 
 
