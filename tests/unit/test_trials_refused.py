@@ -153,3 +153,17 @@ def test_what_auto_stands_for_is_not_tried(fastproj: Fastproj, folder: Path) -> 
         ["loader.num_workers", "0"],
         ["loader.num_workers", "2"],
     ]
+
+
+def test_all_sides_of_a_pair_count_the_same_time(fastproj: Fastproj, folder: Path) -> None:
+    """CPU time, but with workers, which are other processes."""
+    script = SCRIPT.format(folder=folder).replace("mkdir", f'echo "$1" >> "{folder}/clocks"\nmkdir')
+    (folder / ".venv/bin/python").write_text(script)
+    clocks = {}
+    for stage in ("precision", "workers"):
+        (folder / "clocks").unlink(missing_ok=True)
+        fastproj("tune", "--only", stage, "--rounds", "1", "--seconds", "0", cwd=folder)
+        first, *others = (folder / "clocks").read_text().splitlines()
+        assert first.endswith("cpu_clock.py")
+        clocks[stage] = {Path(word).name for word in others}
+    assert clocks == {"precision": {"cpu_clock.py"}, "workers": {"-m"}}

@@ -47,7 +47,7 @@ class Trainer:
     def __post_init__(self) -> None:
         begin = time.monotonic()
         self.machine = self.project.machine()
-        first = self._training({}, 0)
+        first = self._training({}, 0, self.counts_cpu({}))
         first.seconds = 0.0
         train([first])
         if first.problem:
@@ -74,8 +74,9 @@ class Trainer:
     def measure(self, sides: dict[str, Options], seed: int) -> dict[str, Trial]:
         """Train with the options of each side until its speed is known; all have one seed."""
         trainings: dict[str, Training] = {}
+        counts_cpu = all(map(self.counts_cpu, sides.values()))
         for name, options in sides.items():
-            trainings[name] = self._training(options, len(trainings))
+            trainings[name] = self._training(options, len(trainings), counts_cpu)
         train(list(trainings.values()))
         trials = {}
         for name, training in trainings.items():
@@ -89,7 +90,7 @@ class Trainer:
         is_alone = self.project.processes == 1 and not self.value(WORKERS, options)
         return is_alone and not self.on_gpu
 
-    def _training(self, options: Options, place: int) -> Training:
+    def _training(self, options: Options, place: int, counts_cpu: bool) -> Training:
         names = self.project.names
         folder = self.folder / str(place)
         shutil.rmtree(folder, ignore_errors=True)
@@ -99,7 +100,7 @@ class Trainer:
             self.project,
             as_arguments(where | self._options() | translated),
             folder / "trial",
-            self.counts_cpu(options),
+            counts_cpu,
             max(self.seconds, 1e-3),
             min(time.monotonic() + LONGEST_S, self.deadline),
         )
