@@ -119,6 +119,11 @@ def test_code_of_another_commit_is_the_base(fastproj: Fastproj, folder: Path) ->
     git("commit", "-qm", "one")
     (folder / "src/proj/train.py").write_text("1.05\n")
     given = ["compare", "--base", "HEAD", "--metric", "samples_per_second"]
+    (folder / "src/proj/train.py").write_text("1.0\n")
+    same = fastproj(*given, "--seeds", "2", cwd=folder).stdout
+    assert same.startswith("no difference shown: 1.000 times")
+    assert len((folder / "trained").read_text().splitlines()) == 2, "each seed once, for both sides"
+    (folder / "src/proj/train.py").write_text("1.05\n")
     done = fastproj(*given, "--json", cwd=folder)
     facts = json.loads(done.stdout)
     assert facts.keys() == documented_keys("compare")

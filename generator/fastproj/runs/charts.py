@@ -58,7 +58,11 @@ class Axis:
         return [number * step for number in range(first, last + 1)]
 
 
-def axis(values: list[float], first: float, last: float) -> Axis:
+def axis(
+    values: list[float],
+    first: float,
+    last: float,
+) -> Axis:
     """Return the axis that has all values."""
     low = min(values, default=0.0)
     high = max(values, default=0.0)
@@ -155,7 +159,11 @@ def _is_drawn(value: float) -> bool:
     return abs(value) < HUGE  # not if it is NaN
 
 
-def _stretches(points: list[Point], x: Axis, y: Axis) -> list[list[str]]:
+def _stretches(
+    points: list[Point],
+    x: Axis,
+    y: Axis,
+) -> list[list[str]]:
     """Return the places of the points, without those that are not drawn."""
     stretches = []
     for is_drawn, group in groupby(points, key=lambda point: _is_drawn(point[1])):

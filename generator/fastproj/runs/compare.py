@@ -51,7 +51,11 @@ class Side:
                 content.update(file.read_bytes())
         return project.folder / "runs" / f"compare-{content.hexdigest()[:8]}-seed{seed}"
 
-    def training(self, seed: int, counts_cpu: bool) -> Training:
+    def training(
+        self,
+        seed: int,
+        counts_cpu: bool,
+    ) -> Training:
         """Return the training with a seed, which resumes one that was killed."""
         names = self.project.names
         run = self.run(seed)
@@ -112,7 +116,11 @@ def find_metric(run: Run, named: str | None) -> Metric:
     return Metric(name, lower_is_better)
 
 
-def at_commit(project: TrainedProject, commit: str, folder: Path) -> TrainedProject:
+def at_commit(
+    project: TrainedProject,
+    commit: str,
+    folder: Path,
+) -> TrainedProject:
     """Return the project with the code and the recipe of another commit, exported to a folder."""
     command = ["git", "archive", "--format=tar", commit, "--", "src", "configs"]
     done = subprocess.run(
@@ -194,20 +202,21 @@ class Request:
         """Train sides with a seed, unless they have been; return what each measured."""
         counts_cpu = self.trainer.counts_cpu({}) and "num_workers" not in str(self.candidates)
         trainings = {}
-        for name, side in sides.items():
-            if not is_finished(side.run(seed)):
-                trainings[name] = side.training(seed, counts_cpu)
+        for side in sides.values():
+            folder = side.run(seed)  # of two sides, if their code and options are the same
+            if folder not in trainings and not is_finished(folder):
+                trainings[folder] = side.training(seed, counts_cpu)
         train(list(trainings.values()))
-        problems = {name: training.problem for name, training in trainings.items()}
-        if problem := problems.get(BASE):
-            raise FastprojError(f"the base fails with seed {seed}: {problem}")
         trials = {}
         for name in sorted(sides):  # the base first
-            problem = problems.get(name, "")
+            folder = sides[name].run(seed)
+            problem = trainings[folder].problem if folder in trainings else ""
+            if problem and name == BASE:
+                raise FastprojError(f"the base fails with seed {seed}: {problem}")
             if problem:
                 trials[name] = Trial(problem=problem)
                 continue
-            (run,) = read_runs([sides[name].run(seed)])
+            (run,) = read_runs([folder])
             self.metric = self.metric or find_metric(run, self.named)
             trials[name] = self.metric.trial(run)
         return trials

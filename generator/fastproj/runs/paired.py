@@ -71,7 +71,11 @@ class Comparison:
     base: list[Trial] = field(default_factory=list)
     problem: str = ""
 
-    def add(self, trial: Trial, base: Trial) -> None:
+    def add(
+        self,
+        trial: Trial,
+        base: Trial,
+    ) -> None:
         """Add a pair."""
         is_measured = min(trial.samples_per_second, base.samples_per_second) > 0
         if trial.problem or base.problem or not is_measured:
@@ -90,7 +94,11 @@ class Comparison:
         now = self.look(difference)
         return now if now.is_clear else self.look(difference, is_last=True)
 
-    def look(self, difference: Difference, is_last: bool = False) -> Estimate:
+    def look(
+        self,
+        difference: Difference,
+        is_last: bool = False,
+    ) -> Estimate:
         """Return the mean difference, with the interval of the look after the present pairs."""
         differences = self.differences(difference)
         share = 0.0

@@ -61,7 +61,11 @@ class TrainedProject:
         """Return the environment in which Python finds the package without installing it."""
         return {**os.environ, "PYTHONPATH": str(self.code / "src")}
 
-    def command(self, options: list[str], counts_cpu: bool) -> list[str]:
+    def command(
+        self,
+        options: list[str],
+        counts_cpu: bool,
+    ) -> list[str]:
         """Return the training command with options."""
         command = [str(self.python)]
         if counts_cpu:
@@ -103,7 +107,11 @@ def find_folder() -> Path:
     raise FastprojError(f"{here} is not in a rendered project: it has no {ANSWERS_FILE}")
 
 
-def find_project(python: Path | None, given: str | None, processes: int) -> TrainedProject:
+def find_project(
+    python: Path | None,
+    given: str | None,
+    processes: int,
+) -> TrainedProject:
     """Return the project that the present folder is in."""
     folder = find_folder()
     packages = [file.parent.name for file in folder.glob("src/*/train.py")]

@@ -59,7 +59,11 @@ class Run:
                 columns[row["split"]].setdefault(name, []).append(row)
         return columns
 
-    def of(self, split: str, metric: str) -> list[Row]:
+    def of(
+        self,
+        split: str,
+        metric: str,
+    ) -> list[Row]:
         """Return the rows of training, or of validation, that have a metric."""
         return self.columns[split].get(metric, [])
 

@@ -16,7 +16,11 @@ STAGES = (
 )
 
 
-def candidates(trainer: Trainer, stage: str, kept: Options) -> dict[str, Options]:
+def candidates(
+    trainer: Trainer,
+    stage: str,
+    kept: Options,
+) -> dict[str, Options]:
     """Return the options, each under a name, that a stage compares with those in force."""
     names = trainer.project.names
     in_force = trainer.recipe | (names.translate(kept) or {})

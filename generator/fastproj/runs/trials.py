@@ -67,7 +67,11 @@ class Trainer:
         """Whether the project trains on a GPU."""
         return self.machine.device != "cpu"
 
-    def value(self, option: str, kept: Options | None = None) -> Any:
+    def value(
+        self,
+        option: str,
+        kept: Options | None = None,
+    ) -> Any:
         """Return the value in force of an option, given by its name in plain PyTorch."""
         return (kept or {}).get(option, self.recipe.get(self.project.names.name(option)))
 
@@ -90,7 +94,12 @@ class Trainer:
         is_alone = self.project.processes == 1 and not self.value(WORKERS, options)
         return is_alone and not self.on_gpu
 
-    def _training(self, options: Options, place: int, counts_cpu: bool) -> Training:
+    def _training(
+        self,
+        options: Options,
+        place: int,
+        counts_cpu: bool,
+    ) -> Training:
         names = self.project.names
         folder = self.folder / str(place)
         shutil.rmtree(folder, ignore_errors=True)
