@@ -9,6 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -300,3 +301,62 @@ def test_predictions_are_made_with_the_tokenizer_of_the_run(
     options.prompt = "x"
     with pytest.raises(p.errors.UserError, match="--prompt 'x' has no tokens: give another"):
         command.continue_prompt(options, spec, net)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "words"])
+def test_tokens_of_a_large_text_stay_in_a_file(
+    package: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    data = package("gpt").data
+    text = "".join(f"line \u00e4 {number}\r\n" for number in range(200))
+    tokenizer = "bytes"
+    if kind == "words":
+        numbers = {word: number for number, word in enumerate(["none", *text.split()])}
+        words = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, "none"))
+        words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        tokenizer = str(tmp_path / "words.json")
+        words.save(tokenizer)
+    file = tmp_path / "a.txt"
+    file.write_bytes(text.encode("utf-16"))
+    cfg = data.DataConfig(
+        path=file,
+        context=8,
+        encoding="utf-16",
+        tokenizer=tokenizer,
+        val_fraction=0.2,
+        test_fraction=0.2,
+        tokens=tmp_path / "tokens",
+    )
+    expected = (*data.load(cfg), data.load_test(cfg))
+    monkeypatch.setattr(data, "LARGE", 0)
+    monkeypatch.setattr(data, "PART", 99)  # an odd number of bytes
+    large = (*data.load(cfg), data.load_test(cfg))
+    assert large[2] == expected[2]
+    for split, whole in zip(
+        (large[0], large[1], large[3]), (*expected[:2], expected[3]), strict=True
+    ):
+        assert len(split) == len(whole)
+        indices = [len(whole) - 1, 0, 3]
+        batch, of_whole = split.__getitems__(indices)[0], whole.__getitems__(indices)[0]
+        assert batch.dtype == of_whole.dtype
+        assert torch.equal(batch, of_whole)
+
+    monkeypatch.setattr(data, "_read_text", Mock(side_effect=AssertionError))
+    (written,) = (tmp_path / "tokens").iterdir()
+    assert data.load(cfg)[2] == expected[2], "the text is read once"
+    file.write_bytes((text + "changed").encode("utf-16"))
+    with pytest.raises(AssertionError):
+        data.load(cfg)
+    assert list((tmp_path / "tokens").iterdir()) == [written]
+
+
+def test_a_byte_in_a_later_part_that_is_not_text_is_named(
+    package: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = package("gpt")
+    (tmp_path / "a.txt").write_bytes("\u00e4".encode() * 50 + b"\xff")
+    monkeypatch.setattr(project.data, "PART", 7)
+    with pytest.raises(
+        project.errors.UserError, match="a.txt is not utf-8 at byte 100: set data.e"
+    ):
+        project.data.load(project.data.DataConfig(path=tmp_path, context=8))

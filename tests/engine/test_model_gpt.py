@@ -83,3 +83,18 @@ def test_learned_positions_and_causality(p: Package) -> None:
     changed = tokens.clone()
     changed[:, 20:] = 255 - tokens[:, 20:]
     torch.testing.assert_close(net.predict(tokens)[:, :20], net.predict(changed)[:, :20])
+
+
+def test_a_loss_in_chunks_is_the_same(package: Callable[[str], Any]) -> None:
+    project = package("gpt")
+    tokens, targets = torch.randint(0, 1000, (2, 5, 32))
+    results = []
+    for chunks in (1, 7):
+        torch.manual_seed(0)
+        cfg = project.model.ModelConfig(loss_chunks=chunks)
+        net = project.model.build(cfg, project.data.Spec(vocabulary=1000, context=32))
+        loss, metrics = net(tokens, targets)
+        loss.backward()
+        gradients = [parameter.grad for parameter in net.parameters()]
+        results.append([loss, metrics["bits_per_byte"][0], *gradients])
+    torch.testing.assert_close(results[1], results[0], atol=1e-5, rtol=1e-5)

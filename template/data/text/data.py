@@ -3,10 +3,12 @@
 This file is yours to edit.
 """
 
+import codecs
 import hashlib
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch.utils.data import TensorDataset
 
 from .config_base import Section, within
 from .errors import UserError
+from .token_files import TokenFile, WindowsInFile, name_of, write_once
 
 VALIDATION = """__future__ __hello__ __phello__ _markupbase _py_warnings antigravity cgitb cmd
 contextvars dis ensurepip json modulefinder operator secrets shlex sqlite3 struct this token tty
@@ -28,6 +31,10 @@ They share no code with others; if files were chosen at random, a fifth of their
 in the training text."""
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
 SYSTEM_FILES = {"Thumbs.db", "desktop.ini"}  # Windows puts them into folders
+LARGE = 2**28
+"""Bytes of text from which the tokens stay in a file."""
+PART = 2**22
+"""Bytes of a file that are tokenized at once."""
 
 Batch = tuple[Tensor, ...]
 Tokens = NDArray[Any]  # of uint8 or int32
@@ -57,6 +64,8 @@ class DataConfig(Section):
     test_fraction: float = within("[0, 1)", 0.0)
     """Fraction for the test split, as for validation; with too few files, the end after that for
     validation. No effect on the built-in text."""
+    tokens: Path = Path("data/tokens")
+    """Folder for the tokens of 256 MB of text or more, from which training then reads them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,6 +101,10 @@ class Windows(TensorDataset):
         return (windows.index_select(0, chosen),)
 
 
+Samples = Any
+"""`Windows`, or `WindowsInFile`."""
+
+
 class Prepare(nn.Module):
     """Prepares a batch on the device; text is not augmented."""
 
@@ -114,7 +127,7 @@ class Prepare(nn.Module):
 def load(
     cfg: DataConfig,
     spec: Spec | None = None,
-) -> tuple[Windows, Windows, Spec]:
+) -> tuple[Samples, Samples, Spec]:
     """Return the training set, the validation set and their `Spec`.
 
     With the `Spec` of a run, the text is tokenized as in that run.
@@ -128,7 +141,7 @@ def load(
 def load_test(
     cfg: DataConfig,
     spec: Spec | None = None,
-) -> Windows | None:
+) -> Samples | None:
     """Return the test split, if there is one. Only `evaluate --split test` calls this."""
     splits, spec = _read(cfg, spec)
     test = splits[2]
@@ -136,8 +149,8 @@ def load_test(
 
 
 def describe(
-    train_set: Windows,
-    val_set: Windows,
+    train_set: Samples,
+    val_set: Samples,
     spec: Spec,
 ) -> list[str]:
     """Return what was read, and how it was understood."""
@@ -152,32 +165,41 @@ def describe(
 
 def _windows(
     split: str,
-    tokens: Tokens,
+    tokens: Tokens | TokenFile,
     cfg: DataConfig,
     spec: Spec,
-) -> Windows:
+) -> Samples:
     if len(tokens) <= spec.context:
         raise UserError(
             f"the text for {split} has {len(tokens)} tokens, "
             f"but data.context={spec.context} needs more: "
             f"add text to data.path={cfg.path}, lower data.context, or change data.val_fraction"
         )
+    if isinstance(tokens, TokenFile):
+        return WindowsInFile(tokens, spec.context)
     return Windows(torch.from_numpy(tokens), spec.context)
 
 
 def _read(
     cfg: DataConfig,
     spec: Spec | None,
-) -> tuple[list[Tokens], Spec]:
+) -> tuple[list[Tokens] | list[TokenFile], Spec]:
     """Return the tokens for training, for validation and for the test, and the `Spec`."""
     files = library() if cfg.path is None else _own_files(cfg, cfg.path)
-    encoding = "utf-8" if cfg.path is None else cfg.encoding
     tokenizer = spec.tokenizer if spec else _read_tokenizer(cfg.tokenizer)
     encode, vocabulary = _encoder(tokenizer)
-    splits = []
+    bytes_of_files = [file.stat().st_size for file in chain.from_iterable(files)]
+    is_large = sum(bytes_of_files) >= LARGE
+    splits: list[Any] = []
     sizes = []
     for part in files:
-        tokens, size = _tokens(part, encoding, encode)
+        encoded = _encode_files(part, cfg, encode)
+        if is_large and part:
+            name = name_of(part, cfg.encoding, tokenizer)
+            dtype = torch.int32 if tokenizer else torch.uint8
+            tokens, size = write_once(cfg.tokens.expanduser(), name, encoded, dtype)
+        else:
+            tokens, size = _join(encoded)
         splits.append(tokens)
         sizes.append(size)
     measured = 1 if files[1] else 0
@@ -194,28 +216,39 @@ def _read(
 
 
 def _split(
-    tokens: Tokens,
+    tokens: Any,
     cfg: DataConfig,
-) -> list[Tokens]:
+) -> list[Any]:
     """Return the beginning for training, then the part for validation, and the end for the test."""
     test_begin = round(len(tokens) * (1 - cfg.test_fraction))
     val_begin = round(len(tokens) * (1 - cfg.test_fraction - cfg.val_fraction))
-    return np.split(tokens, [val_begin, test_begin])
+    return [
+        tokens[:val_begin],
+        tokens[val_begin:test_begin],
+        tokens[test_begin:],
+    ]
 
 
-def _tokens(
-    files: list[Path],
-    encoding: str,
-    encode: Encode,
-) -> tuple[Tokens, int]:
-    """Return the tokens of these files, and how many bytes their text has in UTF-8."""
+def _join(encoded: Iterator[tuple[Tokens, int]]) -> tuple[Tokens, int]:
+    """Return all tokens, and how many bytes their text has in UTF-8."""
     parts = [np.empty(0, np.uint8)]
     size = 0
-    for file in files:
-        text = _read_text(file, encoding)
-        parts.append(encode(text))
-        size += len(text.encode())
+    for tokens, bytes_of_text in encoded:
+        parts.append(tokens)
+        size += bytes_of_text
     return np.concatenate(parts), size
+
+
+def _encode_files(
+    files: list[Path],
+    cfg: DataConfig,
+    encode: Encode,
+) -> Iterator[tuple[Tokens, int]]:
+    """Yield the tokens of each part of the files, and how many bytes its text has in UTF-8."""
+    encoding = "utf-8" if cfg.path is None else cfg.encoding
+    for file in files:
+        for text in _read_text(file, encoding):
+            yield encode(text), len(text.encode())
 
 
 def library() -> list[list[Path]]:
@@ -297,22 +330,37 @@ def _place(name: str) -> float:
     return int(digest.hexdigest()[:12], 16) / 2**48
 
 
-def _read_text(file: Path, encoding: str) -> str:
-    r"""Return the text of a file without a byte-order mark; lines end with \n."""
+def _read_text(file: Path, encoding: str) -> Iterator[str]:
+    r"""Yield the text of a file without a byte-order mark, in parts of lines; these end with \n."""
     try:
-        text = file.read_bytes().decode(encoding)
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{file} is not {encoding} at byte {error.start}: "
-            "set data.encoding, or leave the file out with data.pattern"
-        ) from None
+        decoder = codecs.getincrementaldecoder(encoding)()
     except LookupError:
         raise UserError(
             f"data.encoding={encoding} is none of Python's: give utf-8, latin-1 or utf-16"
         ) from None
-    if "\0" in text:
-        raise UserError(f"{file} is binary: leave the file out with data.pattern")
-    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+    begin = 0
+    rest = ""
+    is_last = False
+    with file.open("rb") as stream:
+        while not is_last:
+            content = stream.read(PART)
+            is_last = len(content) < PART
+            before = begin - len(decoder.getstate()[0])  # where the bytes to decode begin
+            try:
+                text = rest + decoder.decode(content, is_last)
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{file} is not {encoding} at byte {before + error.start}: "
+                    "set data.encoding, or leave the file out with data.pattern"
+                ) from None
+            if "\0" in text:
+                raise UserError(f"{file} is binary: leave the file out with data.pattern")
+            if begin == 0:
+                text = text.removeprefix("\ufeff")
+            begin += len(content)
+            end = len(text) if is_last else text.rfind("\n") + 1 or len(text) - 1
+            rest = text[end:]
+            yield text[:end].replace("\r\n", "\n")
 
 
 def _read_tokenizer(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from .config_base import Section, sized, within
 from .data import Spec
@@ -48,6 +49,9 @@ class ModelConfig(Section):
     """Position embedding: rotary (Su et al. 2021, arXiv:2104.09864), or learned as in GPT-2."""
     dropout: float = within("[0, 1)", 0.0)
     """Dropout probability; not needed for less than one epoch."""
+    loss_chunks: int = within("[1, 1024]", 1)
+    """Number of parts in which logits and loss are computed, and then again for the gradients. So
+    the logits of a large vocabulary need a part of the memory; they take a third more time."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,6 +143,7 @@ class GPT(nn.Module):
 
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
+        self.loss_chunks = cfg.loss_chunks
         self.vocabulary = spec.vocabulary
         self.bytes_per_token = spec.bytes_per_token
         width = cfg.width
@@ -176,8 +181,8 @@ class GPT(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def predict(self, tokens: Tensor) -> Tensor:
-        """Return the logits of the next token at each position; t is at most the context length."""
+    def states(self, tokens: Tensor) -> Tensor:
+        """Return the normalized states (n, t, width) of the last block."""
         x = self.tokens(tokens)
         if self.positions is not None:
             t = tokens.shape[1]
@@ -186,8 +191,40 @@ class GPT(nn.Module):
         x = self.drop(x)
         for block in self.blocks:
             x = block(x)
-        logits: Tensor = self.head(self.norm(x))
-        return logits[..., : self.vocabulary]
+        y: Tensor = self.norm(x)
+        return y
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Return the logits of the next token after each state."""
+        y: Tensor = self.head(states)
+        return y[..., : self.vocabulary]
+
+    def predict(self, tokens: Tensor) -> Tensor:
+        """Return the logits of the next token at each position; t is at most the context length."""
+        return self.logits(self.states(tokens))
+
+    def loss(self, states: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss in nats of states (n, width) and targets (n,)."""
+        return F.cross_entropy(self.logits(states), targets)
+
+    def loss_in_chunks(self, states: Tensor, targets: Tensor) -> Tensor:
+        """Return `loss`, without keeping the logits of all tokens at once."""
+        loss = states.new_zeros(())
+        parts = zip(
+            states.chunk(self.loss_chunks),
+            targets.chunk(self.loss_chunks),
+            strict=True,
+        )
+        for part, part_targets in parts:
+            mean = checkpoint(
+                self.loss,
+                part,
+                part_targets,
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+            loss = loss + mean * (len(part) / len(states))
+        return loss
 
     def forward(
         self,
@@ -195,11 +232,9 @@ class GPT(nn.Module):
         targets: Tensor,
     ) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
         """Return the mean loss in nats, and each metric's sum with its count of tokens or bytes."""
-        logits = self.predict(tokens)
-        loss = F.cross_entropy(
-            logits.flatten(0, 1),
-            targets.flatten(),
-        )
+        states = self.states(tokens).flatten(0, 1)
+        compute = self.loss if self.loss_chunks == 1 else self.loss_in_chunks
+        loss = compute(states, targets.flatten())
 
         count = targets.numel()
         nats = loss.detach() * count
