@@ -3,13 +3,17 @@
     python benchmarks/loading.py [--rounds 3] [--peers PYTHON] [--keep]
 
 Each is measured with several numbers of workers; --keep also writes benchmarks/loading.json.
-PYTHON has torchvision and timm as well; without it, only our loader is measured, and whether `auto`
-chooses well. The files have 500 x 375 pixels, as most of ImageNet's have. The loader alone is what
-a GPU needs; whole trainings on the CPU are measured in 32 pixels, and with the digits in memory.
+PYTHON has torchvision, timm and SPDL as well, which needs FFmpeg's libraries. Without it, our
+loader is measured beside torch's DataLoader with Pillow, and whether `auto` chooses well. Other
+work on the machine changes images per second, but hardly those per second of CPU time.
+
+The files have 500 x 375 pixels, as most of ImageNet's have. The loader alone is what a GPU needs;
+whole trainings on the CPU are measured in 32 pixels, and with the digits in memory.
 Prints median, lowest and highest of interleaved rounds.
 """
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -27,9 +31,11 @@ from projects import one_thread, read_rows
 FILES = 640
 CLASSES = 4
 CORE = ("core", "training, files", "training, memory")
-PEERS = ("torchvision", "timm")
-Table = dict[str, dict[str, list[float]]]
-"""Numbers for each loader and number of workers."""
+ALWAYS = ("threads", "pillow")
+PEERS = ("torchvision", "timm", "spdl")
+SPEED = "images/s"
+Table = dict[str, dict[str, dict[str, list[float]]]]
+"""Median, lowest and highest for each loader, number of workers and quantity."""
 RESULT = Path(__file__).with_name("loading.json")
 
 
@@ -55,16 +61,17 @@ def main() -> None:
     table = measure(args.rounds, args.peers)
     print_table(table)
     if args.keep:
-        keep(RESULT, {"columns": ["images/s, median", "lowest", "highest"], "loaders": table})
+        keep(RESULT, {"columns": ["median", "lowest", "highest"], "loaders": table})
 
 
 def measure(rounds: int, peers: str | None) -> Table:
-    """Return the median, lowest and highest speed of each loader with each number of workers."""
+    """Measure each loader with each number of workers, in turn."""
     counts = list(dict.fromkeys(["0", "1", str(os.cpu_count())]))
     cases = list(product(CORE, [*counts, "auto"]))
+    cases += product(ALWAYS, counts)
     if peers:
         cases += product(PEERS, counts)
-    speeds: Table = {kind: {} for kind, _ in cases}
+    rounds_of: dict[tuple[str, str], list[dict[str, float]]] = {case: [] for case in cases}
     with tempfile.TemporaryDirectory() as folder:
         project = render(Path(folder), "resnet", "pytorch")
         images = Path(folder, "images")
@@ -72,27 +79,32 @@ def measure(rounds: int, peers: str | None) -> Table:
         for _ in range(rounds):
             for kind, workers in cases:
                 if kind == "training, files":
-                    speed = train(project, images, workers)
+                    result = {SPEED: train(project, images, workers)}
                 elif kind == "training, memory":
-                    speed = train(project, None, workers)
+                    result = {SPEED: train(project, None, workers)}
                 else:
-                    speed = load(project, images, kind, workers, peers)
-                speeds[kind].setdefault(workers, []).append(speed)
+                    result = load(project, images, kind, workers, peers)
+                rounds_of[kind, workers].append(result)
             cases.append(cases.pop(0))
-    for row in speeds.values():
-        for workers, values in row.items():
-            row[workers] = summary(values, digits=1)
-    return speeds
+    table: Table = {}
+    for (kind, workers), results in rounds_of.items():
+        row = table.setdefault(kind, {}).setdefault(workers, {})
+        for quantity in results[0]:
+            values = [result[quantity] for result in results]
+            row[quantity] = summary(values, digits=1)
+    return table
 
 
 def print_table(table: Table) -> None:
-    """Print the speeds, and whether `auto` chooses well."""
-    for kind, row in table.items():
-        for workers, (middle, low, high) in row.items():
-            print(f"{kind:18}{workers:>5} workers{middle:8.0f} images/s  ({low:.0f} to {high:.0f})")
-        if "auto" in row:
-            best = max(middle for middle, _, _ in row.values())
-            print(f"{kind:18} auto / best: {row['auto'][0] / best:.2f}")
+    """Print the results, and whether `auto` chooses well."""
+    for kind, rows in table.items():
+        for workers, row in rows.items():
+            for quantity, (middle, low, high) in row.items():
+                spread = f"({low:.0f} to {high:.0f})"
+                print(f"{kind:18}{workers:>5} workers{middle:8.0f} {quantity}  {spread}")
+        if "auto" in rows:
+            best = max(row[SPEED][0] for row in rows.values())
+            print(f"{kind:18} auto / best: {rows['auto'][SPEED][0] / best:.2f}")
 
 
 def load(
@@ -101,12 +113,13 @@ def load(
     kind: str,
     workers: str,
     peers: str | None,
-) -> float:
-    """Return the images per second of a loader alone, with one thread."""
+) -> dict[str, float]:
+    """Return what `load_images.py` measures of a loader alone, with one thread."""
     python = peers if peers and kind in PEERS else sys.executable
     command = [python, str(PROGRAMS / "load_images.py"), kind, str(images), workers]
     printed = subprocess.check_output(command, env=one_thread(project), text=True)
-    return float(printed.splitlines()[-1])
+    result: dict[str, float] = json.loads(printed.splitlines()[-1])
+    return result
 
 
 def train(

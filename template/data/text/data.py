@@ -192,6 +192,7 @@ def _read(
     is_large = sum(bytes_of_files) >= LARGE
     splits: list[Any] = []
     sizes = []
+    tokens: Any
     for part in files:
         encoded = _encode_files(part, cfg, encode)
         if is_large and part:
