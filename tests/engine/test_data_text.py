@@ -305,9 +305,9 @@ def test_predictions_are_made_with_the_tokenizer_of_the_run(
 
 @pytest.mark.parametrize("kind", ["bytes", "words"])
 def test_tokens_of_a_large_text_stay_in_a_file(
-    package: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    data = package("gpt").data
+    data = p.data
     text = "".join(f"line \u00e4 {number}\r\n" for number in range(200))
     tokenizer = "bytes"
     if kind == "words":
@@ -351,12 +351,9 @@ def test_tokens_of_a_large_text_stay_in_a_file(
 
 
 def test_a_byte_in_a_later_part_that_is_not_text_is_named(
-    package: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project = package("gpt")
     (tmp_path / "a.txt").write_bytes("\u00e4".encode() * 50 + b"\xff")
-    monkeypatch.setattr(project.data, "PART", 7)
-    with pytest.raises(
-        project.errors.UserError, match="a.txt is not utf-8 at byte 100: set data.e"
-    ):
-        project.data.load(project.data.DataConfig(path=tmp_path, context=8))
+    monkeypatch.setattr(p.data, "PART", 7)
+    with pytest.raises(p.errors.UserError, match="a.txt is not utf-8 at byte 100: set data.e"):
+        p.data.load(p.data.DataConfig(path=tmp_path, context=8))

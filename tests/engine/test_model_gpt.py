@@ -85,14 +85,13 @@ def test_learned_positions_and_causality(p: Package) -> None:
     torch.testing.assert_close(net.predict(tokens)[:, :20], net.predict(changed)[:, :20])
 
 
-def test_a_loss_in_chunks_is_the_same(package: Callable[[str], Any]) -> None:
-    project = package("gpt")
+def test_a_loss_in_chunks_is_the_same(p: Package) -> None:
     tokens, targets = torch.randint(0, 1000, (2, 5, 32))
     results = []
     for chunks in (1, 7):
         torch.manual_seed(0)
-        cfg = project.model.ModelConfig(loss_chunks=chunks)
-        net = project.model.build(cfg, project.data.Spec(vocabulary=1000, context=32))
+        cfg = p.model.ModelConfig(loss_chunks=chunks)
+        net = p.model.build(cfg, p.data.Spec(vocabulary=1000, context=32))
         loss, metrics = net(tokens, targets)
         loss.backward()
         gradients = [parameter.grad for parameter in net.parameters()]
