@@ -42,13 +42,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Without a GPU, skip its tests, which fail with REQUIRE_GPU=1.
 
     Each worker of pytest-xdist starts with an equal part of the list, so each part starts with long
-    tests.
+    tests, and with those of tests/template, which are the longest.
     """
     if not EVERY:
         left_out = [item for item in items if item.get_closest_marker("test_all")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-    slow = [item for item in items if item.get_closest_marker("slow")]
+    slow = [item for item in reversed(items) if item.get_closest_marker("slow")]
     others = [item for item in items if item not in slow]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     length = math.ceil(len(others) / workers)

@@ -98,6 +98,7 @@ def traced() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("component", CLASSES)
 def test_component_trains_and_survives_a_kill(

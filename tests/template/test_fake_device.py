@@ -67,6 +67,7 @@ def test_model_trains_on_a_fake_device(project: Project, tmp_path: Path, model: 
     assert printed.count("done after 2 steps") == len(variants)
 
 
+@pytest.mark.slow
 def test_components_act_on_a_fake_device(project: Project, tmp_path: Path) -> None:
     """Those that one process can have."""
     names = dict.fromkeys([*[name for name in CLASSES if name not in NEED_MORE], *OTHER_WAYS])
