@@ -112,8 +112,7 @@ train.main()
 """
 """Trains, and requires that DDP is gone before its process group.
 
-Else a rank could hang at its end,.
-as DDP then joins a thread of gloo while it holds the GIL, which that thread may need.
+Else a rank could hang at its end: DDP then joins a thread of gloo while it holds the GIL.
 """
 
 

@@ -1,7 +1,4 @@
-"""Activation checkpointing.
-
-What is computed twice, random numbers and statistics, ranks, copies.
-"""
+"""What activation checkpointing computes twice, random numbers, statistics, ranks, copies."""
 
 import copy
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""async-checkpoint.
-
-SIGKILL at file operations, a full disk on two ranks, copies of tied weights.
-"""
+"""async-checkpoint: SIGKILL at file operations, a full disk on two ranks, tied weights."""
 
 import json
 import random

@@ -1,7 +1,4 @@
-"""Debugging tools.
-
-Where the first NaN is, each wrong gradient, when synchronization is reported, and refusals.
-"""
+"""Debugging tools name the first NaN, wrong gradients and synchronization."""
 
 from pathlib import Path
 from types import SimpleNamespace

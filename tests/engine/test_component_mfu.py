@@ -50,10 +50,7 @@ def test_flops_are_those_by_hand(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two FLOPs per weight and sample forward.
-
-    As many for the gradients of the weights, and of the hidden layer.
-    """
+    """Two FLOPs per weight and sample forward, and as many for each of two gradients."""
     first = 4 * 8
     second = 8 * 1
     hidden = 8 * 1

@@ -1,7 +1,4 @@
-"""oom on two ranks.
-
-One of them runs out of memory, all start again, and the global batch stays the same.
-"""
+"""oom on two ranks: all start again, and the global batch stays the same."""
 
 import subprocess
 from pathlib import Path

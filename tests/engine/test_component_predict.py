@@ -1,7 +1,4 @@
-"""Predictions of each model.
-
-Equal to what `predict` returns, in the units of the data, for own files as well.
-"""
+"""Predictions of each model and for own files, in the units of the data."""
 
 import csv
 from collections.abc import Iterable

@@ -1,7 +1,4 @@
-"""Two ranks write files of their own; times of the phases on a device that is far behind.
-
-A run that fails.
-"""
+"""Files of two ranks; times of the phases on a device that is far behind; a run that fails."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """restart: kills, hangs and failures of one of two ranks; what is not restarted; signals.
 
-A lack of memory.
-
 A start of a rank takes seconds, so `make test` has the supervisor's decisions with ranks that only
 end.
 """

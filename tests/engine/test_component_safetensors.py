@@ -1,7 +1,4 @@
-"""Weights as safetensors.
-
-Averaged, tied, sharded and NHWC ones, and checkpoints that appear late.
-"""
+"""Weights as safetensors: averaged, tied, sharded, NHWC, and checkpoints that appear late."""
 
 import importlib
 from pathlib import Path

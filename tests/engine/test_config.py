@@ -355,10 +355,7 @@ def required(section: Any) -> list[str]:
 def test_null_for_a_key_that_needs_a_value_is_one_line(
     package: MakePackage, tmp_path: Path, model: str
 ) -> None:
-    """For every key of the core and of every component: in Python.
-
-    For each section, also elsewhere.
-    """
+    """Every key of the core and of the components in Python; one per section elsewhere, too."""
     p = package(model, *(with_config() if model == ENGINE_MODEL else []))
     config = p.components.Config
     file = tmp_path / "c.yaml"

@@ -1,7 +1,4 @@
-"""No process outlives what started it.
-
-Ranks a launcher that was killed, and programs of tests a test that hangs.
-"""
+"""No process outlives what started it: a launcher that was killed, or a test that hangs."""
 
 import os
 import signal

@@ -1,7 +1,4 @@
-"""A run is what it was trained with: options, samples, Spec; how it ends; names.
-
-Its best validation.
-"""
+"""A run is what it was trained with; how it ends; names; its best validation."""
 
 import hashlib
 import json

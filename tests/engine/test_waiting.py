@@ -1,7 +1,4 @@
-"""Nothing waits for ever.
-
-Stalled loaders, dead workers, full shared memory, signals, and ranks that fail.
-"""
+"""Nothing waits for ever: stalled loaders, dead workers, full shared memory, ranks that fail."""
 
 import multiprocessing
 import os

@@ -1,7 +1,4 @@
-"""`fastproj report` on real trainings.
-
-Bottlenecks that a test plants, and runs that are running, killed or resumed.
-"""
+"""`fastproj report` on real trainings: planted bottlenecks; running, killed, resumed runs."""
 
 import os
 import re

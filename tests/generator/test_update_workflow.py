@@ -1,7 +1,4 @@
-"""The rendered workflow that opens a pull request.
-
-Its scripts, run as GitHub does, with stand-ins for `gh` and pip.
-"""
+"""The scripts of the workflow that opens a pull request, with stand-ins for `gh` and pip."""
 
 import os
 import shutil
@@ -47,10 +44,7 @@ class GitHub:
             git(self.folder, "clone", "-q", "--branch", branch, "origin.git", f"work/{job}")
 
     def run(self, branch: str) -> list[str]:
-        """Run both jobs for a branch.
-
-        As GitHub does, and return the name and the errors of the one that failed.
-        """
+        """Run both jobs for a branch; return the name and the errors of the one that failed."""
         self.start(branch)
         done = self.job("update")
         if done.returncode != 0:

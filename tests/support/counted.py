@@ -1,7 +1,4 @@
-"""The gradient of a step, computed here.
-
-Of the mean over all positions that count, in one batch.
-"""
+"""The gradient of a step, of the mean over all positions that count, computed here."""
 
 import math
 from collections.abc import Mapping, Sequence

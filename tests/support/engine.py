@@ -1,7 +1,4 @@
-"""Rendered packages as the tests of the engine use them.
-
-Imported here, or trained in processes of their own.
-"""
+"""Rendered packages, imported here, or trained in processes of their own."""
 
 import importlib
 import json
@@ -114,10 +111,7 @@ class Package:
 
 
 def overwriting(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Return a `build` whose networks write their outputs to the same memory in each call.
-
-    As a CUDA graph does.
-    """
+    """Return a `build` whose networks write outputs to the same memory, as a CUDA graph does."""
 
     def build_overwriting(*sections: Any) -> nn.Module:
         memory: dict[int, torch.Tensor] = {}

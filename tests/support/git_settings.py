@@ -1,7 +1,4 @@
-"""Kinds of repositories and settings of git that an update has to cope with.
-
-As functions of the project folder.
-"""
+"""Repositories and settings of git that an update copes with, as functions of the project."""
 
 import shutil
 from pathlib import Path

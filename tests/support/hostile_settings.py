@@ -1,6 +1,4 @@
-"""Settings of git that execute code, and permissions that are missing.
-
-As functions of the project folder.
+"""Settings of git that execute code, as functions of the project folder.
 
 `home` beside it is the user's, with a `.gitconfig`; code that git executes leaves a file `hacked`
 beside it.
@@ -82,10 +80,7 @@ def include_if(project: Path) -> None:
 
 
 def diff_programs(project: Path) -> None:
-    """External diff, textconv and merge driver.
-
-    Of the user, but of no command that an update runs.
-    """
+    """External diff, textconv and merge driver, which no command of an update runs."""
     script = hacker(project)
     edited_another_function(project)
     (project / ".git/info").mkdir(exist_ok=True)

@@ -1,7 +1,4 @@
-"""A project for two hosts.
-
-And two hosts as network namespaces of this machine, joined by a cable.
-"""
+"""A project for two hosts, which are network namespaces of this machine, joined by a cable."""
 
 import os
 import shutil

@@ -1,7 +1,4 @@
-"""Fixtures of tests/unit and tests/update.
-
-Commands run in this process, and a rendering is made once.
-"""
+"""Fixtures that run commands in this process, and make each rendering once."""
 
 import contextlib
 import hashlib

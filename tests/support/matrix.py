@@ -81,10 +81,7 @@ HARDWARE_COVER += [
     (*COVER[0], hardware) for hardware in GPUS if (*COVER[0], hardware) not in HARDWARE_COVER
 ]
 ALL = [*itertools.product(FRAMEWORKS, MODELS, HARDWARE)] if EVERY else HARDWARE_COVER
-"""Each model, framework and GPU machine, and one pair with all machines.
-
-Those that are tested also with none.
-"""
+"""Each model, framework and GPU machine, one pair with all machines, and those with none."""
 
 
 def module_of(component: str) -> str:

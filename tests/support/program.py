@@ -135,10 +135,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process runs, by its ID.
-
-    One that has ended, and whose parent has not asked yet, does not.
-    """
+    """Whether a process, by its ID, runs and has not ended."""
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
     return False

@@ -10,10 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from matrix import COMPONENTS, PAIRS, UPDATE_SOURCE
 
 APART = {"ray"}
-"""Components that are tested in an environment of their own.
-
-As their packages are hundreds of megabytes.
-"""
+"""Components that are tested in an environment of their own: they need hundreds of megabytes."""
 
 
 def main() -> None:

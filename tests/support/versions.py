@@ -68,10 +68,7 @@ class Environment:
             )
 
     def install(self, *arguments: str, where: str = ".") -> None:
-        """Install packages.
-
-        As with uv, each module is compiled when it is first imported, so its warnings are seen.
-        """
+        """Install packages; each module is compiled, and may warn, when it is first imported."""
         pip = [self.python, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-compile"]
         self.run(*pip, *arguments, where=where)
 

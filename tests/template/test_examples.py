@@ -64,10 +64,7 @@ def test_patch_applies_and_the_project_trains(
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_reaches_its_result(example: str, environment: dict[str, str]) -> None:
-    """With the checks and the tests of the changed project.
-
-    Without training, if a package is not installed.
-    """
+    """With the checks and tests of the project; without training, if a package is missing."""
     done = replay(environment, example)
     print(done.stdout)
     assert done.returncode == 0, done.stderr

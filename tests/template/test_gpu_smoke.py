@@ -1,7 +1,4 @@
-"""`make gpu-smoke` without a GPU.
-
-Its dry run, what it reports, and that a second call continues the first.
-"""
+"""`make gpu-smoke` without a GPU: its dry run, its report, and that a second call continues."""
 
 import json
 import os
@@ -194,10 +191,7 @@ def test_rows_of_peers_are_taken_over(folder: Path, tmp_path: Path) -> None:
 def test_loading_that_waits_for_the_gpu_is_found(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The mode of torch when a batch is loaded, and when a row is read.
-
-    After the steps in which libraries warm up.
-    """
+    """The mode of torch when a batch is loaded, and when a row is read, after some steps."""
     program = f"""
 import sys
 sys.path[:0] = {[*map(str, (ROOT / "benchmarks", ROOT / "benchmarks/programs"))]}

@@ -79,10 +79,7 @@ def processes(name: str, variable: str | None = None) -> list[int]:
 
 
 def kill_host(launcher: subprocess.Popen[str], name: str) -> None:
-    """Kill what runs on a host.
-
-    The launcher, and the training processes, which are in sessions of their own.
-    """
+    """Kill what runs on a host: the launcher, and the processes that train."""
     network = Path(f"/proc/{launcher.pid}/ns/net").readlink()
     there = [pid for pid in processes(name) if Path(f"/proc/{pid}/ns/net").readlink() == network]
     for pid in {launcher.pid, *there}:

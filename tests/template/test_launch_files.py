@@ -1,7 +1,4 @@
-"""The launch files of the engines, parsed.
-
-GPUs, nodes, precision and command are those of the answers.
-"""
+"""The launch files of the engines have the answers: GPUs, nodes, precision and command."""
 
 import json
 import os
@@ -88,10 +85,7 @@ def of_jobset(manifest: dict[str, Any]) -> Launch:
 
 
 def check_pod(pod: dict[str, Any], env: list[dict[str, Any]]) -> None:
-    """Check what all pods have.
-
-    Time to save, a user, storage of the runs, the run's name from the job's.
-    """
+    """Check what all pods have: time to save, a user, storage of the runs, the run's name."""
     timeout = next(int(it["value"]) for it in env if it["name"] == "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
     assert 30 < timeout < pod["terminationGracePeriodSeconds"]
     assert pod["securityContext"]["runAsNonRoot"]

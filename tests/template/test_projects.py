@@ -31,10 +31,7 @@ IN_ONE_PROCESS = ["-k", "not killed_run and not two_ranks"]
 CORE = ["model", "optim", "train", "synchronization"]
 TRACKERS = [name for name in MODULES if "tracker" in COMPONENTS[name].get("requires", [])]
 TESTED = [name for name in MODULES if EVERY or name not in TRACKERS[1:]]
-"""Components whose own tests run.
-
-To import some trackers takes longest, and they share their code.
-"""
+"""Components whose own tests run: trackers share their code, and some take long to import."""
 PARTS = ({"core": CORE} if EVERY else {}) | {
     str(part): [*map(module_of, TESTED[part::4])] for part in range(4)
 }
@@ -46,19 +43,13 @@ of the engine says.
 
 
 def particular(model: str) -> list[str]:
-    """Return the tests of a model, its data, and what the core tests of both.
-
-    Of one also those of the loop.
-    """
+    """Return the tests of a model and its data, and of one also those of the loop."""
     names = [model, "data_files", "model", *(["train"] if model == "gpt" else [])]
     return [*(f"src/proj/tests/test_{name}.py" for name in names), *IN_ONE_PROCESS]
 
 
 def assert_passes(folder: Path, *arguments: str, cold: bool = False) -> None:
-    """Run pytest in a project.
-
-    In a process of its own, as its owner does, or in a fork that has imported torch.
-    """
+    """Run pytest in a project, in a process of its own or in a fork that has imported torch."""
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", *arguments]
     command += [] if cold else FORKED
     result = (
@@ -196,6 +187,7 @@ def test_recipe_reaches_expected_metric(
     assert bar[1] in json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS if EVERY else FRAMEWORKS[:1])
 def test_launchers_start_two_ranks(project: Project, tmp_path: Path, framework: str) -> None:
     """Two nodes train as two ranks of one node do."""

@@ -202,6 +202,7 @@ def test_readme_is_short_and_names_every_module(project: Project, framework: str
     assert {name for name in modules if f"  {name}  " not in readme} == set()
 
 
+@pytest.mark.slow
 def test_non_python_files_are_valid(project: Project, tmp_path: Path) -> None:
     """Each tool runs once, on all files that differ."""
     found: dict[str, set[Path]] = {
@@ -393,12 +394,10 @@ def test_registry_is_formatted(
 def test_python_is_formatted_and_typed(
     project: Project, fastproj: Fastproj, tmp_path: Path, frameworks: list[str]
 ) -> None:
-    """All packages lie side by side in one project, so mypy reads torch once.
+    """All packages lie side by side in one project, so mypy reads torch once, or never.
 
-    Not even once after `make check`.
-
-    With the settings of the first framework's project with all components; `make test-all` has
-    those of each framework.
+    mypy has the cache of `make check`, and the settings of the first framework's project with all
+    components; `make test-all` has those of each framework.
     """
     for framework in frameworks:
         for name, components in packages(framework, framework == frameworks[0]).items():

@@ -53,10 +53,7 @@ def test_message_wraps_at_the_end_of_words(environment: dict[str, str]) -> None:
 
 
 def test_exit_statuses_are_documented(fastproj: Fastproj) -> None:
-    """Each is held elsewhere.
-
-    1 and 2 by what `new` refuses, 3 by `status`, 128 + N by interrupted commands.
-    """
+    """What `new` refuses has 1 and 2, `status` has 3, interrupted commands have 128 + N."""
     text = " ".join(fastproj("--help").stdout.split())
     assert text.count("...") == 1, "no description is cut: [ARGS]..."
     page = (ROOT / "docs/reference/commands.md").read_text()

@@ -1,7 +1,4 @@
-"""The program's local copy of the template.
-
-Always complete, and with all releases of the program that runs.
-"""
+"""The program's copy of the template is complete, with all releases of the program."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""`fastproj tune` and `bench` on interpreters, rows, records and YAML that cannot be meant.
-
-One line each.
+"""`fastproj tune` and `bench` refuse what cannot be meant in one line.
 
 The stand-in for the project's Python is a shell script.
 """

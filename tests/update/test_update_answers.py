@@ -1,7 +1,4 @@
-"""`fastproj update` with other answers.
-
-New questions, another model, an older release, another machine.
-"""
+"""`fastproj update` with new questions, another model, an older release, another machine."""
 
 import shutil
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""An update is a git operation that users know.
-
-Its conflicts, its undoing, and the settings that apply.
-"""
+"""An update is a git operation: its conflicts, its undoing, the settings that apply."""
 
 import shutil
 from pathlib import Path

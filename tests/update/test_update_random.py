@@ -1,7 +1,4 @@
-"""Random edits of the user and of the template at once.
-
-Nothing is lost, and all is named and undone.
-"""
+"""Random edits of the user and of the template: nothing is lost, all is named and undone."""
 
 import shutil
 from pathlib import Path

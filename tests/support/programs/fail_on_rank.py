@@ -1,7 +1,4 @@
-"""Train a package in which one rank fails at a place.
-
-Fail_on_rank.py PLACE RANK PACKAGE OPTIONS.
-"""
+"""Train a package in which a rank fails: fail_on_rank.py PLACE RANK PACKAGE OPTIONS."""
 
 import importlib
 import os

@@ -1,6 +1,4 @@
-"""Train the package PACKAGE with OPTIONS.
-
-As a rank that joins the others when the file FOLDER/gone exists.
+"""Train PACKAGE with OPTIONS as a rank that joins the others when FOLDER/gone exists.
 
 Each rank writes its process ID to FOLDER before. Rank 1 ignores requests to stop, and rank 0 waits
 for it.

@@ -1,7 +1,4 @@
-"""Train, and kill this process at a file operation in the run's folder: NUMBER PACKAGE OPTION....
-
-0 counts them.
-"""
+"""Train, and kill this process at a file operation of the run: NUMBER PACKAGE OPTION..."""
 
 import os
 import runpy

@@ -1,6 +1,6 @@
 """Train a package, and end the process by SIGKILL at the start of a step.
 
-Kill_at_step.py STEP PACKAGE RUNS.
+kill_at_step.py STEP PACKAGE RUNS.
 
 RUNS is a JSON list of lists of options. Each run is a fork of this process, which imports what all
 of them need. torch.compile traces, and runs the graphs in eager mode: no code is generated.

@@ -1,6 +1,6 @@
 """Train a package, and send a signal to the last rank in a step.
 
-Signal_at_step.py SIGNAL STEP PACKAGE OPTIONS.
+signal_at_step.py SIGNAL STEP PACKAGE OPTIONS.
 
 With the variable DELAY, so many seconds later.
 """

@@ -1,6 +1,6 @@
 """Train a package whose dataset stalls after so many samples.
 
-Stall_after.py COUNT FOLDER PACKAGE OPTIONS.
+stall_after.py COUNT FOLDER PACKAGE OPTIONS.
 
 It writes the ID of its process to FOLDER/stalled, and waits until FOLDER/go exists. With the
 variable RANK_THAT_STALLS, only that rank does. Each loader worker counts its own samples.

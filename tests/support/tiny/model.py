@@ -1,7 +1,4 @@
-"""Small networks with what a model may do.
-
-Communicate in `forward`, or differentiate in a validation.
-"""
+"""Small networks that communicate in `forward`, or differentiate in a validation."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
