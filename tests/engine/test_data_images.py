@@ -524,6 +524,16 @@ def test_icons_that_vanish_on_the_background_are_one_line(
         p.data.DataConfig(val_fraction=0.4, test_fraction=0.6)
 
 
+def test_images_that_are_only_transparent_are_one_line(p: Package, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(10):
+            empty = Image.new("RGBA", (8, 8), (number, 0, 0, 0))
+            empty.save(tmp_path / name / f"{number}.png")
+    with pytest.raises(p.errors.UserError, match="are blank on white: .* or remove them"):
+        p.data.load(p.data.DataConfig(path=tmp_path, size=8))
+
+
 def find_icons(root: Path) -> list[Path]:
     return sorted(root.rglob("*.png"))
 

@@ -391,6 +391,12 @@ def test_own_file_is_understood(
             {"ignore": ()},
             "row 2 of FILE has more cells than the header has names: quote cells that contain ','",
         ),
+        (csv_of(once("")).rsplit(",", 1)[0], {}, "FILE has fewer cells than the header has names"),
+        (
+            "a,b,label\n1,,x\n2,3\n4,5,y\n",
+            {"ignore": ()},
+            "row 3 of FILE has fewer cells than the header has names: add the missing cells",
+        ),
         ("a,label\n1,x\n1,x,y\n", {}, "FILE (Expected 2 fields in line 3, saw 3): quote cells tha"),
         ("a;b,label\n1;2,x\n", {}, "have no clear separator: set data.separator"),
         (

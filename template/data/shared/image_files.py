@@ -347,7 +347,7 @@ def are_transparent(
 
     The images (n, channels, size, size) are those that were read from the files.
     """
-    transparent = [number for number, file in enumerate(files) if _has_shape_in_alpha(file)]
+    transparent = [number for number, file in enumerate(files) if _is_transparent(file)]
     levels = images[transparent].flatten(2)
     contrast = (levels.amax(2) - levels.amin(2)).amax(1)
     is_blank = contrast < 8
@@ -355,16 +355,16 @@ def are_transparent(
         file = files[transparent[int(is_blank.byte().argmax())]]
         raise UserError(
             f"{file} and most other images with transparent pixels are blank on {background}: "
-            "set data.background to another color"
+            "set data.background to another color, or remove them"
         )
     return bool(transparent)
 
 
-def _has_shape_in_alpha(file: Path | Tensor) -> bool:
+def _is_transparent(file: Path | Tensor) -> bool:
     if isinstance(file, Tensor):
         return False
     with Image.open(file) as image:
         if not image.has_transparency_data:
             return False
-        least, most = image.convert("RGBA").getchannel("A").getextrema()
-    return least != most
+        least, _ = image.convert("RGBA").getchannel("A").getextrema()
+    return least < 255

@@ -102,7 +102,27 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
             f"row {first_row(beyond)} of {file} has more cells than the header has names: quote "
             f"cells that contain {separator!r}, name each column, or set data.separator"
         )
+    if table.iloc[:, last].isna().any():  # also where a row ends before
+        _refuse_short_rows(file, text, separator, last + 1)
     return table[named]
+
+
+def _refuse_short_rows(
+    file: Path,
+    text: str,
+    separator: str,
+    width: int,
+) -> None:
+    lines = io.StringIO(text, newline="")
+    reader = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+    # as pandas leaves out blank lines
+    rows = (row for row in reader if len(row) > 1 or "".join(row).strip())
+    for number, row in enumerate(rows, 1):
+        if len(row) < width:
+            raise UserError(
+                f"row {number} of {file} has fewer cells than the header has names: add the "
+                "missing cells, which may be empty, or remove the row"
+            )
 
 
 def _decode(
