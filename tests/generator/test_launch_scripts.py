@@ -73,13 +73,17 @@ def test_unnamed_run_has_its_name_before_it_starts(folder: Path) -> None:
     assert words[0] == f"threads={max(len(os.sched_getaffinity(0)) // 2, 1)}"
 
 
-@pytest.mark.parametrize("section", ["run:\n  name: mine  # comment", "run:\n  name: null"])
+NAMES = ["mine  # comment", '"mine"', "'mine'  # comment", "null", "  # mine"]
+
+
+@pytest.mark.parametrize("section", [f"run:\n  name: {name}" for name in NAMES])
 def test_name_in_the_config_is_that_of_the_logs(folder: Path, section: str) -> None:
     file = folder / "configs/default.yaml"
     file.write_text(f"{section}\ndata:\n  name: other\n")
     words = run(folder, "local.sh", PROCESSES="2").stdout.split()
     name = words[words.index("--run.name") + 1]
-    assert (name == "mine") == ("mine" in section)
+    is_named = "mine" in section.partition(" #")[0]
+    assert (name == "mine") == is_named
     assert words[words.index("--log-dir") + 1] == f"runs/{name}/logs"
 
 

@@ -22,12 +22,13 @@ fi
 threads=$(($(nproc) / processes))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 1 ? threads : 1))}
 export PYTHONPATH=$PWD/src${PYTHONPATH:+:$PYTHONPATH}
+export RUN_STARTED=$(date +%s)  # run.hours counts from here, also after a restart
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else restarts of gloo ranks often hang
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=90  # seconds to save a checkpoint after SIGTERM; torchrun reads it since 2.13
 
 # Whether this is the first machine, and the address by which the others know it: torchrun takes both from
 # the host's name, which is often that of another network.
-read -r is_host address <<< "$("$python" -c '
+found=$("$python" -c '
 import socket, sys
 place = sys.argv[1], int(sys.argv[2])
 try:
@@ -35,9 +36,13 @@ try:
     print(1, place[0])
 except OSError:
     probe = socket.socket(type=socket.SOCK_DGRAM)
-    probe.connect(place)  # sends nothing
+    try:
+        probe.connect(place)  # sends nothing
+    except OSError as error:
+        sys.exit(f"error: there is no way to MASTER_ADDR {place[0]}: {error}")
     print(0, probe.getsockname()[0])
-' "$MASTER_ADDR" "$port")"
+' "$MASTER_ADDR" "$port")
+read -r is_host address <<< "$found"
 
 # The others wait for it.
 until [ "$is_host" = 1 ] || (: < "/dev/tcp/$MASTER_ADDR/$port") 2> /dev/null; do

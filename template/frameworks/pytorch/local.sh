@@ -29,11 +29,13 @@ if [ "$processes" != 1 ]; then
 fi
 if [ "$processes" != 1 ]; then
   # a name that is fixed here, so that a restart resumes the run, unless the config or an option has one
-  name=$(awk '/^[^ #]/ { section = $1 } section == "run:" && $1 == "name:" && $2 != "null" { print $2 }' configs/default.yaml)
+  name=$(awk '{ sub(/ #.*/, ""); gsub(/["\047]/, "") } /^[^ #]/ { section = $1 }
+    section == "run:" && $1 == "name:" && $2 != "null" { print $2 }' configs/default.yaml)
   name=${name:-$(date +%Y-%m-%d-%H-%M-%S)}
   if [[ " $* " =~ \ --run\.name[=\ ]([^\ ]+) ]]; then name=${BASH_REMATCH[1]}; fi
   threads=$(($(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN) / processes))  # ranks that compete for cores are many times slower
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 1 ? threads : 1))}
+  export RUN_STARTED=$(date +%s)  # run.hours counts from here, also after a restart
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else restarts of gloo ranks often hang
   export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=90  # seconds to save a checkpoint after SIGTERM; torchrun reads it since 2.13
   printf -v logged '%s:3,' $(seq 1 $((processes - 1)))  # process 0 has the console; the others also have log files
