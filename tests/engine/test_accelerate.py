@@ -164,13 +164,17 @@ def test_gradient_of_a_step_is_that_of_the_mean_over_all_that_counts(
         ("nodes", "MULTI_GPU", 16, "bf16"),
     ],
 )
-def test_answers_reach_the_config_file_of_accelerate(
+def test_answers_reach_the_config_files_with_and_without_a_launcher(
     project: Project, hardware: str, kind: str, processes: int, precision: str
 ) -> None:
     from accelerate.commands.config.config_args import load_config_from_file
 
     file = project("accelerate", "mlp", hardware) / "configs/accelerate.yaml"
-    assert "precision" not in (file.parent / "default.yaml").read_text()
+    recipe = (
+        file.parent / "default.yaml"
+    ).read_text()  # which one process reads, without a launcher
+    assert ("precision:" in recipe) == (precision != "no")
+    assert precision == "no" or f"  precision: {precision} " in recipe
     answers: Any = load_config_from_file(str(file))
     assert answers.distributed_type.value == kind
     assert answers.num_processes == processes
