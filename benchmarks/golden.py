@@ -46,8 +46,6 @@ TIMES |= {"prepare", "forward", "backward", "communication", "optimizer"}  # unt
 TWO_RANKS = {"two ranks": [], "two ranks, accumulation": ["--train.gradient_accumulation_steps=2"]}
 OPTIONS = {
     "mlp": {
-        "not fused": ["--optim.fused=false"],
-        "gradients set to zero": ["--optim.set_to_none=false"],
         "accumulation": ["--train.gradient_accumulation_steps=4"],
         "global batch": [
             "--train.global_batch_size=128",
@@ -56,7 +54,6 @@ OPTIONS = {
         ],
         "no clipping": ["--optim.max_grad_norm=null"],
         "clipping": ["--optim.max_grad_norm=0.1"],
-        "clipping by value": ["--optim.max_grad_value=0.01"],
         "one worker": ["--loader.num_workers=1"],
         "bf16": ["--speed.precision=bf16"],
         "fp16": ["--speed.precision=fp16"],

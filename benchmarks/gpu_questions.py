@@ -325,8 +325,6 @@ LADDER = {
     "+ bf16": "--speed.precision=bf16",
     "+ channels_last": "--speed.channels_last=true",
     "+ cuDNN's autotuner": "--speed.cudnn_benchmark=true",
-    "+ fused AdamW": "--optim.fused=true",
-    "+ gradients set to None": "--optim.set_to_none=true",
     "+ pinned memory": "--loader.pin_memory=true",
     "+ batch of 256": "--train.batch_size=256",
 }
@@ -334,8 +332,6 @@ LADDER = {
 WITHOUT = (
     "--speed.channels_last=false",
     "--speed.cudnn_benchmark=false",
-    "--optim.fused=false",
-    "--optim.set_to_none=false",
     "--loader.pin_memory=false",
     "--train.batch_size=64",
 )

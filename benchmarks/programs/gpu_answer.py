@@ -238,7 +238,7 @@ def _train_only(
     module("train")
     with (
         mock.patch("proj.checkpoint.Checkpoints.save"),
-        mock.patch("proj.checkpoint.Checkpoints.save_best"),
+        mock.patch("proj.checkpoint.Checkpoints.record_best"),
         mock.patch("proj.train.evaluate", return_value={"loss": 0.0}),
         mock.patch("proj.data.load", load),
     ):

@@ -112,7 +112,7 @@ class Setup:
 
 def bare(setup: Setup) -> None:
     """Do what no loop can leave out, on one batch that is on the device already."""
-    loaded = module("loader").load_batch(setup.train_set, setup.order[0])
+    loaded = module("contracts").load_batch(setup.train_set, setup.order[0])
     batch = tuple(part.to(setup.device) for part in loaded)
     inputs = setup.prepare(batch, True, torch.default_generator)
     setup.start()

@@ -144,7 +144,6 @@ OPTIONS = [
     "--optim.weight_decay=0",
     "--optimizers.momentum=0",
     "--optimizers.nesterov=false",
-    "--optim.fused=false",
 ]
 
 

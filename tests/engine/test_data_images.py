@@ -414,43 +414,6 @@ def test_transparent_pixels_are_white(
     assert torch.equal(decoded(package(model), tmp_path / "a.png"), expected)
 
 
-def test_another_name_of_the_same_folder_is_the_same_run(
-    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    for name in ("photos", "others"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "link").symlink_to("photos")
-    (tmp_path / p.record.FILE).write_text('{"trained_with": {"data.path": "photos"}}')
-    for same in ("photos/", "./photos", "~/photos", "link", str(tmp_path / "photos")):
-        p.record.check(tmp_path, {"data.path": same})
-    for other in ("others", "nowhere", None):
-        with pytest.raises(p.errors.UserError, match='was trained with data.path="photos", and'):
-            p.record.check(tmp_path, {"data.path": other})
-
-
-def test_a_description_that_fails_is_said_and_stops_no_run(
-    p: Package, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        p.data,
-        "describe",
-        lambda train, val, spec: [train.nmaes],
-    )
-    said = p.contracts.describe_data(
-        p.data,
-        [],
-        [],
-        None,
-    )
-    assert said == [
-        "describe of data.py failed: AttributeError: 'list' object has no attribute 'nmaes'"
-    ]
-    monkeypatch.delattr(p.data, "describe")
-    assert p.contracts.describe_data(p.data, [], [], None) == []
-
-
 def make_icons(root: Path, color: str, mode: str = "RGBA", count: int = 24) -> Path:
     """Make icons of one color: bars whose direction, the class, is in the alpha channel only."""
     for number in range(count):

@@ -149,7 +149,7 @@ def load_all(
     dataset: Any,
 ) -> Any:
     """Return the whole dataset as one prepared batch."""
-    batch = p.loader.load_batch(dataset, list(range(len(dataset))))
+    batch = p.contracts.load_batch(dataset, list(range(len(dataset))))
     return cli.model.prepare(batch, False, torch.default_generator)
 
 

@@ -254,7 +254,7 @@ def save(file: Path, checkpoint: dict[str, Any]) -> str:
     ("option", "message"),
     [
         ("--data.batch_size=0", "data.batch_size must be int >0"),
-        ("--data.batch_size=100000", "lower data.batch_size to 456 or less"),
+        ("--data.batch_size=100000", "lower data.batch_size"),
         ("--model.width=null", "model.width is None: it must be a whole number"),
         ("--model.pct_start=2", "model.pct_start must be float >0 and <1"),
         ("--model.lrr=1", "--model.lrr; see fit --help. Did you mean --model.lr?"),

@@ -387,14 +387,8 @@ def test_metrics_of_two_ranks_are_those_of_one(
         assert one[f"val/{name}"].item() == pytest.approx(two[name], rel=1e-5)
 
     _, val_set, _ = cli.datamodule.splits
-    batch = p.loader.load_batch(val_set, list(range(len(val_set))))
-    loss, metrics = cli.model.net.eval()(
-        *cli.model.prepare(
-            batch,
-            False,
-            None,
-        )
-    )
+    batch = p.contracts.load_batch(val_set, list(range(len(val_set))))
+    loss, metrics = cli.model.net.eval()(*cli.model.prepare(batch, False, None))
     right, count = metrics["accuracy"]
     assert float(count) == 113
     assert loss.item() == pytest.approx(two["loss"], rel=1e-5)

@@ -96,11 +96,11 @@ def test_validation_counts_each_sample_once_in_equally_many_batches(
         ),
         (
             {"batch_size": 8, "gradient_accumulation_steps": 8},
-            "larger than the training set of 53: lower train.batch_size to 6 or less",
+            "larger than the training set of 53: lower train.batch_size",
         ),
         (
             {"batch_size": 8, "global_batch_size": 64},
-            "larger than the training set of 53: lower train.global_batch_size to 48 or less",
+            "larger than the training set of 53: lower train.global_batch_size",
         ),
         (
             {"batch_size": 8, "global_batch_size": 12},

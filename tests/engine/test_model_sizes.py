@@ -7,6 +7,7 @@ import pytest
 import torch
 from engine import MakePackage
 from matrix import MODELS
+from torch import Tensor, nn
 
 CLASSES = tuple(map(str, range(1000)))
 RGB = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
@@ -154,3 +155,28 @@ def test_loss_is_fp32_under_autocast(package: MakePackage, model: str) -> None:
     assert loss.dtype == torch.float32
     assert all(total.dtype == torch.float32 for total, _ in metrics.values())
     torch.testing.assert_close(loss, expected, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_no_layer_has_a_bias_before_batch_norm(package: MakePackage, model: str) -> None:
+    """The norm subtracts it again."""
+    p = package(model)
+    train_set, _, spec = p.data.load(p.data.DataConfig())
+    net = p.model.build(p.model.ModelConfig(), spec)
+    producers: dict[int, tuple[nn.Module, Tensor]] = {}
+    wrong = []
+
+    def remember(layer: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        producer, _ = producers.get(id(arguments[0]), (None, None)) if arguments else (None, None)
+        is_norm = isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
+        if is_norm and getattr(producer, "bias", None) is not None:
+            wrong.append(producer)
+        producers[id(output)] = layer, output  # the reference keeps the id unique
+
+    for layer in net.modules():
+        if not list(layer.children()):
+            layer.register_forward_hook(remember)
+    loaded = p.contracts.load_batch(train_set, [*range(8)])
+    prepare = p.data.Prepare(spec, p.data.DataConfig())
+    p.loss.compute_loss(net, prepare(loaded, False, torch.default_generator))
+    assert not wrong

@@ -46,7 +46,7 @@ def train_on_meta(
     p: Package, folder: Path, fault: Callable[[Tensor], object] = lambda _: None
 ) -> None:
     """Run the parts of 3 steps, with a fault after the forward pass."""
-    cfg = p.options("--optim.fused=false", f"--run.dir={folder}")
+    cfg = p.options(f"--run.dir={folder}")
     train_set, _, spec = p.data.load(cfg.data)
     model = p.model.build(cfg.model, spec).to(META)
     prepare = p.data.Prepare(spec, cfg.data).to(META)
@@ -59,15 +59,8 @@ def train_on_meta(
         )
     )
     step_mean = p.loss.StepMean(lambda count: count)
-    schedule = p.optim.OneCycle(
-        cfg.optim,
-        p.loader.BatchPlan.make(
-            cfg.train,
-            len(train_set),
-            1,
-        ),
-    )
-    loaded = p.loader.load_batch(train_set, [0, 1])
+    schedule = p.optim.OneCycle(cfg.optim, p.loader.BatchPlan.make(cfg.train, len(train_set), 1))
+    loaded = p.contracts.load_batch(train_set, [0, 1])
     on_meta = p.loader.map_tensors(lambda part: part.to(META), loaded)
     # it does not know this device
     no_autocast = mock.patch.object(torch, "autocast", return_value=nullcontext())

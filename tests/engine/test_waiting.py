@@ -1,8 +1,7 @@
-"""Nothing waits for ever: stalled loaders, dead workers, full shared memory, ranks that fail."""
+"""Nothing waits for ever: slow loaders, dead workers, full shared memory, ranks that fail."""
 
 import multiprocessing
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -10,7 +9,6 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +23,6 @@ BATCH = 53
 """Of all samples."""
 LONG = ["--train.steps=1000000", "--train.eval_every=1000000", f"--train.batch_size={BATCH}"]
 SHORT = ["--train.steps=6", "--train.eval_every=2", f"--train.batch_size={BATCH}"]
-SLOW_DISK = "is the disk or network of the data slow or gone?"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
@@ -113,48 +110,14 @@ def test_second_signal_ends_a_rank_that_waits_for_another_one(p: Package, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-def test_stop_request_while_no_batch_comes_ends_the_run_at_its_last_checkpoint(
-    p: Package, tmp_path: Path, workers: int
-) -> None:
-    """Two signals in quick succession, as from a launcher that passes one on, are one request."""
-    same = [*SHORT, "--data.kind=samples"]
-    p.finish(tmp_path / "whole", *same)
-    run = stalled(
-        p,
-        tmp_path,
-        *SHORT,
-        workers=workers,
-        after=BATCH if workers else 2 * BATCH,
-    )
-    wait_for(tmp_path / "a/checkpoints/step-00000002", run)
-    for _ in range(2):
-        run.send(signal.SIGTERM)
-    done = run.finish(MINUTE)
-    assert done.returncode == 75, done.stderr
-    assert done.stderr == "stopped while no batch came: resume from the last checkpoint\n"
-    assert saved(tmp_path)["step"] == 2
-    p.finish(tmp_path, *same)
-    assert equal(saved(tmp_path), saved(tmp_path / "whole"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-def test_loader_that_stalls_is_named_and_the_run_goes_on(
-    p: Package, tmp_path: Path, workers: int
-) -> None:
+def test_batch_that_does_not_come_ends_the_run_with_one_line(p: Package, tmp_path: Path) -> None:
     p.finish(tmp_path / "whole", *SHORT, "--data.kind=samples")
-    run = stalled(p, tmp_path, *SHORT, "--loader.stall_seconds=0.5", workers=workers)
-    errors = run.outputs / "2-0"
-    deadline = time.monotonic() + MINUTE
-    while errors.read_text().count(SLOW_DISK) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    (tmp_path / "go").touch()
+    run = stalled(p, tmp_path, *SHORT, "--loader.timeout=2", workers=2)
     done = run.finish(MINUTE)
-    assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
-    assert 2 <= len(lines) <= 8, "the time between two lines doubles"
-    assert all(line.startswith("no batch for ") and SLOW_DISK in line for line in lines)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: DataLoader timed out after 2")
+    assert len(done.stderr.splitlines()) == 1
+    p.finish(tmp_path, *SHORT, "--data.kind=samples")
     assert equal(saved(tmp_path), saved(tmp_path / "whole"))
 
 
@@ -191,7 +154,6 @@ MOUNTS = (
 @pytest.mark.skipif(not MOUNTS, reason="needs root, and a machine that allows mounts")
 @pytest.mark.parametrize("size", ["80k", "160k"])
 def test_shared_memory_that_is_too_small_is_one_line(p: Package, tmp_path: Path, size: str) -> None:
-    """The first batch shows it, or a worker that cannot pass its batch on."""
     options = ["--train.batch_size=1000", "--data.samples=20000", "--loader.num_workers=2"]
     options += ["--loader.prefetch_factor=8", "--train.epochs=1"]
     train = f"mount -t tmpfs -o size={size} tmpfs /dev/shm && exec"
@@ -202,24 +164,8 @@ def test_shared_memory_that_is_too_small_is_one_line(p: Package, tmp_path: Path,
     assert run.returncode == 1, stderr
     found = [text for text in stderr.splitlines() if text.startswith("error: ")]
     assert len(found) == 1, stderr
-    line = r"shm (has 0.\d MB, but 2 workers x 8 batches need 0.3 MB|or memory may be full): "
-    assert re.search(line, found[0])
     assert "--shm-size=8g or --ipc=host, or use num_workers 0" in found[0]
     assert "Traceback" not in stderr
-
-
-@pytest.mark.parametrize(("blocks", "fits"), [(96, True), (95, False)])
-def test_shared_memory_must_hold_the_prefetched_batches(
-    p: Package, monkeypatch: pytest.MonkeyPatch, blocks: int, fits: bool
-) -> None:
-    found = SimpleNamespace(f_blocks=blocks, f_frsize=4)
-    monkeypatch.setattr(os, "statvfs", lambda _: found)
-    batch = {"a": (torch.zeros(8, 2),), "b": [torch.zeros(0)]}
-    if fits:
-        p.workers.check_shared_memory(batch, 2, 3)
-    else:
-        with pytest.raises(p.errors.UserError, match="2 workers x 3 batches need"):
-            p.workers.check_shared_memory(batch, 2, 3)
 
 
 @pytest.mark.slow
@@ -263,38 +209,24 @@ def test_error_of_one_rank_is_one_line_and_ends_the_others(
     assert f"rank      : {rank} (local_rank: {rank})" in summary.partition("Root Cause")[2]
 
 
-def loader_worker(start: Any, init_worker: Any, pipe: Any) -> None:
-    """Start a process that is like a loader worker, and wait."""
-
-    def work() -> None:
-        init_worker(0)
-        pipe.send(os.getpid())
-        while True:
-            time.sleep(0.01)
-            if pipe.poll():
-                pipe.send(signal.alarm(0) + pipe.recv())
-
-    start(target=work).start()
-    time.sleep(1000)
-
-
-def test_worker_outlives_signals_and_not_its_main_process(p: Package) -> None:
+def test_worker_outlives_signals(p: Package) -> None:
     """However long the main process needs to save."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
-    arguments = (context.Process, p.workers.init_worker, there)
-    main = context.Process(target=loader_worker, args=arguments)
-    main.start()
-    worker = here.recv()
+
+    def work() -> None:
+        p.workers.init_worker(0)
+        there.send("ready")
+        there.send(there.recv())
+
+    worker = context.Process(target=work)
+    worker.start()
+    assert here.recv() == "ready"
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) * 2:
-        os.kill(worker, number)
-        here.send(0)
-        assert here.recv() == 0, "an alarm will end it"
-    main.kill()
-    deadline = time.monotonic() + MINUTE
-    while is_running(worker) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_running(worker)
+        os.kill(worker.pid or 0, number)
+    here.send("alive")
+    assert here.recv() == "alive"
+    worker.join()
 
 
 class Unpassable:

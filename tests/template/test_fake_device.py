@@ -17,8 +17,6 @@ VARIANTS: list[list[str]] = [
     [],
     [
         "--train.gradient_accumulation_steps=2",
-        "--optim.max_grad_value=0.1",
-        "--optim.set_to_none=false",
     ],
 ]
 """Options of the engine, beside the defaults."""

@@ -28,7 +28,7 @@ def nested(options: Options) -> dict[str, Any]:
 
 
 def as_text(options: Options) -> str:
-    """Return options as a sentence names them: optim.fused true, optim.max_grad_norm null."""
+    """Return options as a sentence names them: loader.pin_memory true, optim.max_grad_norm null."""
     return ", ".join(f"{name} {_value(value)}" for name, value in options.items())
 
 

@@ -76,7 +76,7 @@ class AsyncCheckpoints(Checkpoints):
         """Wait for the checkpoint before, raise its error on every rank, and begin this one."""
         self.world.run_on_rank_zero(lambda: self._begin_save(state))
 
-    def save_best(
+    def record_best(
         self,
         step: int,
         results: dict[str, float],
@@ -85,9 +85,9 @@ class AsyncCheckpoints(Checkpoints):
     ) -> None:
         """Record the best step when its checkpoint is complete."""
         if monitor not in results:
-            super().save_best(step, results, monitor, mode)  # raises the error at once
+            super().record_best(step, results, monitor, mode)  # raises the error at once
         if self.world.rank == 0:
-            self._begin(lambda: self.plain.save_best(step, results, monitor, mode))
+            self._begin(lambda: self.plain.record_best(step, results, monitor, mode))
 
     def wait(self) -> None:
         """Wait until all that was begun is on the disk; raise the error of what failed."""

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from .. import data
+from ..contracts import load_batch
 from ..errors import UserError, one_line
 from ..evaluate import load_run
-from ..loader import load_batch
 
 Predict = Callable[[list[Tensor]], Tensor]
 

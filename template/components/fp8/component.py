@@ -40,9 +40,6 @@ class Fp8(Component):
     def __init__(self, cfg: Fp8Config, world: World) -> None:
         self.device = world.device
 
-    def needs_gradients_in_validation(self, model: nn.Module) -> bool:
-        return True
-
     def convert_model(self, model: nn.Module) -> nn.Module:
         if not self._supported():
             return model

@@ -51,10 +51,6 @@ class Fsdp(Component):
             start = "start with torchrun --nproc-per-node 2"
             raise UserError(f"fsdp.enabled needs several ranks: {start}")
 
-    def needs_gradients_in_validation(self, model: nn.Module) -> bool:
-        """Weights that were gathered under inference mode cannot be trained."""
-        return True
-
     def parallelize(
         self,
         model: nn.Module,

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..checkpoint import write_text
 from ..component import Component, Step
 from ..config import BaseConfig
 from ..config_base import Section, within
@@ -26,6 +25,7 @@ from ..loader import BatchPlan
 from ..metrics import Meter
 from ..optim import OneCycle
 from ..run import Run
+from ..summary import write_text
 
 SMOOTHING = 0.9
 """Weight of the past in the moving average of the loss."""

@@ -99,7 +99,7 @@ class Nonfinite(Component):
             if on_device or not self.bad.item():
                 norm = step.update_weights()
                 return torch.where(self.bad > 0, 0.0, norm)
-            run.optimizer.zero_grad(set_to_none=run.cfg.optim.set_to_none)
+            run.optimizer.zero_grad()
             return torch.zeros_like(self.bad)
 
         return Step(compute_gradients, update_weights)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..checkpoint import write_text
 from ..component import Component, Step
 from ..config import BaseConfig
 from ..config_base import Section, within
@@ -21,6 +20,7 @@ from ..distributed import World, seed_batch
 from ..errors import UserError
 from ..loader import map_tensors
 from ..run import Run
+from ..summary import write_text
 
 FILE = "oom.json"
 """File in a run's folder: the samples per forward pass of the next start."""

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from ..component import Component
 from ..config import BaseConfig
 from ..config_base import Section, within
-from ..contracts import blocks, no_weight_decay
+from ..contracts import blocks
 from ..distributed import World
 from ..optim import adamw
 
@@ -74,7 +74,7 @@ class Optimizers(Component):
                 lr=cfg.optim.lr,
                 betas=betas,
                 eps=cfg.optim.eps,
-                fused=cfg.optim.fused,
+                fused=True,
             )
         if self.cfg.name == "lamb":
             return LAMB(groups, lr=cfg.optim.lr, betas=betas, eps=cfg.optim.eps)
@@ -110,7 +110,7 @@ class Optimizers(Component):
     def _muon(self, model: nn.Module, cfg: BaseConfig) -> Optimizer:
         """Return Muon for the matrices in `blocks`, and AdamW for all else, at one rate."""
         inside = {weight for weight in blocks(model).parameters() if weight.ndim == 2}
-        exempt = no_weight_decay(model)
+        exempt = getattr(model, "no_weight_decay", ())
         hidden = []
         for name, weight in model.named_parameters():
             if weight in inside and weight.requires_grad and name not in exempt:

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from .. import data
+from ..contracts import load_batch
 from ..errors import UserError, one_line
 from ..evaluate import load_run
-from ..loader import load_batch
 from . import predict_data
 
 

@@ -15,10 +15,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from ..component import Component
 from ..config import LoaderConfig
 from ..config_base import Section, within
-from ..contracts import collate_fn
+from ..contracts import collate, collate_fn
 from ..distributed import World
 from ..errors import UserError
-from ..loader import collate
 from ..run import Run
 from ..workers import init_worker, to_shared_memory
 

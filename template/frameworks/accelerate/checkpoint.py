@@ -14,6 +14,7 @@ from typing import Any
 from accelerate import Accelerator
 from torch.optim import Optimizer
 
+from . import record
 from .errors import UserError
 
 
@@ -57,6 +58,21 @@ def save(
 def find(folder: Path) -> Path | None:
     """Return the newest checkpoint of a run, if there is one."""
     return max(folder.glob("checkpoints/step-*"), default=None)
+
+
+def spec_of(folder: Path | None) -> dict[str, Any] | None:
+    """Return the fields of the Spec that a run was trained with; its tuples are lists in JSON."""
+    saved = record.read(folder).get("spec") if folder else None
+    spec: dict[str, Any] | None = _as_tuples(saved)
+    return spec
+
+
+def _as_tuples(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_as_tuples, value))
+    if isinstance(value, dict):
+        return {key: _as_tuples(part) for key, part in value.items()}
+    return value
 
 
 def about_best(folder: Path) -> str:

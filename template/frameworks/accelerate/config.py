@@ -3,19 +3,13 @@
 The command line overrides YAML files, which override the defaults; see config_files.py.
 """
 
-import sys
-from argparse import ArgumentError
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from jsonargparse import ArgumentParser, set_parsing_settings
-from yaml import YAMLError
+from typing import Literal
 
 from .config_base import Section, is_folder_name, within
-from .config_files import SHOW, explain, keys_of, resolve, with_ranges
+from .config_files import parse as parse
 from .data import DataConfig
-from .errors import UserError
 from .model import ModelConfig
 
 Device = Literal["auto", "accelerator", "cpu"]
@@ -162,30 +156,3 @@ class Config:
     speed: SpeedConfig
     log: LogConfig
     accelerate: AccelerateConfig
-
-
-def parse(argv: list[str] | None = None, saved: dict[str, Any] | None = None) -> Config:
-    """Read the config from the command line, or `argv`; or a saved run's config."""
-    options = sys.argv[1:] if argv is None else argv
-    shows = [word for word in options if word.startswith(SHOW)]
-    set_parsing_settings(docstring_parse_attribute_docstrings=bool(shows))
-    parser = ArgumentParser(description="Train the model.", allow_abbrev=False, exit_on_error=False)
-    about = "A YAML file of options; the command line overrides it."
-    parser.add_argument("--config", action="config", help=about)
-    parser.add_class_arguments(Config, None)
-    if {"-h", "--help"}.intersection(shows):
-        print(with_ranges(parser.format_help(), Config))
-        raise SystemExit(0)
-    try:  # without defaults, as they follow from the model's size
-        if saved is None:
-            given = parser.parse_args(resolve(options, Config), defaults=False)
-        else:
-            given = parser.parse_object(saved, defaults=False)
-        sections: dict[str, Any] = {}
-        for section in fields(Config):
-            kind: Any = section.type
-            sections[section.name] = kind(**given.get(section.name, {}))
-        return Config(**sections)
-    except (ArgumentError, TypeError, ValueError, YAMLError) as error:
-        types = {name: key.type for name, key in keys_of(Config).items()}
-        raise UserError(explain(error, types)) from None

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from . import data, loader, record
 from .accelerator import create, join
-from .checkpoint import about_best
-from .config import Config, Device, parse
+from .checkpoint import about_best, spec_of
+from .config import Config, Device
+from .config_files import from_saved
 from .contracts import Metrics, Prepare, load_data, load_test_split
 from .errors import UserError, one_line
 from .loss import compute_loss
@@ -27,9 +28,9 @@ from .model import build
 class Means:
     """Adds up the metrics of batches on the device; only `read` waits for it."""
 
-    def __init__(self, accelerator: Accelerator, of_nothing: float = math.nan) -> None:
+    def __init__(self, accelerator: Accelerator, mean_of_none: float = math.nan) -> None:
         self.accelerator = accelerator
-        self.of_nothing = of_nothing  # the mean if nothing counts: no validation is then the best
+        self.mean_of_none = mean_of_none  # if nothing counts; a validation with NaN is no best one
         self.totals: dict[str, Tensor] = {}
 
     @torch.no_grad()
@@ -52,7 +53,7 @@ class Means:
         for name, own in sorted(self.totals.items()):
             sums, counts = self.accelerator.reduce(own)
             mean = (sums / counts).nanmean().item()
-            means[name] = mean if counts.any() else self.of_nothing
+            means[name] = mean if counts.any() else self.mean_of_none
         self.totals = {}
         return means
 
@@ -91,8 +92,8 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     weights = folder / "best/model.safetensors"
     if not weights.exists():
         raise UserError(f"{folder} has no validation yet: train for longer")
-    cfg = parse(saved=saved)
-    _, val_set, spec = load_data(data, cfg.data, record.read_spec(folder))
+    cfg = from_saved(Config, saved)
+    _, val_set, spec = load_data(data, cfg.data, spec_of(folder))
     net: torch.nn.Module = build(cfg.model, spec)
     try:
         load_model(net, weights)

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
-from torch.utils.data import DataLoader, RandomSampler, default_collate
+from torch.utils.data import DataLoader, RandomSampler
 
 from .config import Config, TrainConfig
-from .contracts import collate_fn, is_in_memory, whole_batches
+from .contracts import collate, collate_fn, is_in_memory
 from .errors import UserError
 from .workers import init_worker, to_shared_memory
 
@@ -40,9 +39,7 @@ class Plan:
         if global_batch_size > samples:
             batch = f"the global batch of {global_batch_size} samples"
             too_large = f"{batch} is larger than the training set of {samples}"
-            largest = samples // (cfg.gradient_accumulation_steps * processes)
-            fix = f" to {largest} or less" if largest else ""
-            raise UserError(f"{too_large}: lower train.batch_size{fix}")
+            raise UserError(f"{too_large}: lower train.batch_size")
         per_epoch = samples // global_batch_size
         return cls(
             accumulation_steps=cfg.gradient_accumulation_steps,
@@ -114,21 +111,6 @@ def even_batches(
     count = rounds * processes
     ends = [samples * number // count for number in range(count + 1)]
     return [list(range(ends[number], ends[number + 1])) for number in range(count)]
-
-
-def load_batch(dataset: Any, indices: list[int]) -> Any:
-    """Load a batch in this process."""
-    whole = whole_batches(dataset)
-    samples = whole(indices) if whole else [dataset[index] for index in indices]
-    return (collate_fn(dataset) or collate)(samples)
-
-
-def collate(batch: Any) -> Any:
-    """Stack a list of samples; what `__getitems__` returned as a tuple or a dict is a batch."""
-    stacked = default_collate(batch) if isinstance(batch, list) else batch
-    if isinstance(stacked, dict):
-        return stacked
-    return (stacked,) if isinstance(stacked, Tensor) else tuple(stacked)
 
 
 def _options(dataset: Any, cfg: Config) -> dict[str, Any]:

@@ -1,21 +1,17 @@
 """The files of a run, metrics.jsonl and config.json, as a tracker of Accelerate; and its speed."""
 
 import json
-import platform
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import PartialState
 from accelerate.tracking import GeneralTracker
 from tqdm import tqdm
 
-from .record import FILE, extend, read
-from .summary import SUMMARY, summary
+from . import record
+from .summary import keep_rows, write_summary
 
 
 class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no types
@@ -50,24 +46,9 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
         self.started = time.perf_counter()
         if not PartialState().is_main_process:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / SUMMARY).unlink(missing_ok=True)
-        record = {
-            "config": self.config,
-            **self.facts,
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
-            "command": sys.argv,
-        }
-        self.write_record(extend(self.folder, record, self.first_step))
-        lines = self.tracker.read_text("utf-8").splitlines() if self.tracker.exists() else []
-        kept = [line for line in lines if self._precedes(line)]
-        _replace(self.tracker, "".join(f"{line}\n" for line in kept))
-        if kept:  # the seconds of a resumed run go on
-            self.started -= json.loads(kept[-1])["seconds"]
-
-    def write_record(self, record: dict[str, Any]) -> None:
-        """Replace config.json."""
-        _replace(self.folder / FILE, json.dumps(record, indent=2) + "\n")
+        record.begin(self.folder, {"config": self.config} | self.facts, self.first_step)
+        # the seconds of a resumed run go on
+        self.started -= keep_rows(self.tracker, self.first_step)
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Do nothing: config.json has the config."""
@@ -93,26 +74,14 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
     def close(self) -> None:
         """Write how the run ends."""
         if PartialState().is_main_process:
-            with suppress(OSError, ValueError):  # a full disk ended the run
-                rule = self.config["train"]
-                text = summary(
-                    self.folder, self.facts["steps"], rule["monitor"], rule["monitor_mode"]
-                )
-                _replace(self.folder / SUMMARY, text)
+            rule = self.config["train"]
+            steps = self.facts["steps"]
+            write_summary(self.folder, rule["monitor"], rule["monitor_mode"], steps)
 
     def mark_finished(self, step: int) -> None:
         """Record that the run is complete."""
         if PartialState().is_main_process:
-            self.write_record(read(self.folder) | {"finished": step})
-
-    def _precedes(self, line: str) -> bool:
-        """Whether a row stays when the run is resumed, which validates again."""
-        try:
-            row = json.loads(line)
-        except ValueError:  # cut off by a crash
-            return False
-        is_train = row["split"] == "train"
-        return bool(row["step"] < self.first_step + is_train)
+            record.write(self.folder, record.read(self.folder) | {"finished": step})
 
 
 class Clock:
@@ -142,10 +111,3 @@ class Clock:
             "samples_per_second": round(self.batches * batch_size / seconds, 1),
             "data_wait": round(self.waited / seconds, 4),
         }
-
-
-def _replace(file: Path, text: str) -> None:
-    """Write a file, so that it is either the old one or the new one even after a kill."""
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(file)

@@ -29,7 +29,7 @@ from tqdm import tqdm
 from . import checkpoint, data, loader, record
 from .accelerator import create, join
 from .config import Config, OptimConfig, TrainConfig, parse
-from .contracts import describe_data, load_data, no_weight_decay, spec_fields
+from .contracts import describe_data, load_data, parameter_groups, spec_fields
 from .errors import Stopped, UserError, kill_workers, one_line
 from .evaluate import Means, evaluate, seed_batch
 from .log import Clock, MetricsFile
@@ -49,7 +49,7 @@ def train(cfg: Config) -> dict[str, float]:
 
     # Data. A resumed run keeps its Spec.
     resumed = check_record(cfg, folder, processes)
-    train_set, val_set, spec = load_data(data, cfg.data, record.read_spec(resumed))
+    train_set, val_set, spec = load_data(data, cfg.data, checkpoint.spec_of(resumed))
     plan = loader.Plan.make(cfg.train, len(train_set), processes)
     train_loader = loader.train_loader(train_set, cfg, plan)
     val_loader = loader.val_loader(val_set, cfg, processes)
@@ -114,7 +114,7 @@ def train(cfg: Config) -> dict[str, float]:
 
     # A resumed run validates again: it may have ended between a checkpoint and its validation.
     results = validate() if plan.validates(progress.step) else {}
-    means = Means(accelerator, of_nothing=0.0)
+    means = Means(accelerator, mean_of_none=0.0)
     step_mean = StepMean(partial(mean_over_processes, accelerator))
     should_stop = False
     gc.freeze()  # the garbage collector skips what exists now
@@ -259,24 +259,9 @@ def build_adamw(
     cfg: OptimConfig,
     fused: bool,
 ) -> AdamW:
-    """Return AdamW: no weight decay for biases, norms and the model's `no_weight_decay`."""
-    exempt = no_weight_decay(model)
-    decayed = []
-    rest = []
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if parameter.ndim >= 2 and name not in exempt:
-            decayed.append(parameter)
-        else:
-            rest.append(parameter)
-    groups = [
-        {"params": decayed, "weight_decay": cfg.weight_decay},
-        {"params": rest, "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+    """Return AdamW, with weight decay for matrices only."""
     return AdamW(
-        groups,
+        parameter_groups(model, cfg.weight_decay),
         lr=cfg.lr,
         betas=(0.9, cfg.beta2),
         eps=cfg.eps,
@@ -370,7 +355,7 @@ def stop_requests(accelerator: Accelerator, hours: float | None) -> Iterator[Non
 def main() -> None:
     """Train with the options of the command line."""
     with one_line():
-        cfg = parse()
+        cfg = parse(Config)
         join(cfg.run.device)
         if not is_finished(cfg):
             train(cfg)

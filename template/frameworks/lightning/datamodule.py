@@ -4,14 +4,20 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jsonargparse.typing import NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from . import data
-from .contracts import collate_fn, load_data, load_test_split, spec_differences, spec_fields
+from .contracts import (
+    collate,
+    collate_fn,
+    load_data,
+    load_test_split,
+    spec_differences,
+    spec_fields,
+)
 from .errors import UserError
-from .loader import TrainLoader, TrainSampler, collate, even_batches
+from .loader import TrainLoader, TrainSampler, even_batches
 
 
 class Data(LightningDataModule):
@@ -25,8 +31,8 @@ class Data(LightningDataModule):
 
     def __init__(
         self,
-        batch_size: PositiveInt = 128,
-        num_workers: NonNegativeInt = 0,
+        batch_size: int = 128,
+        num_workers: int = 0,
         pin_memory: bool = True,
         **source: Any,
     ) -> None:
@@ -40,8 +46,8 @@ class Data(LightningDataModule):
         """
         super().__init__()
         self.source = data.DataConfig(**source)
-        self.batch_size = int(batch_size)
-        self.num_workers = int(num_workers)
+        self.batch_size = batch_size
+        self.num_workers = num_workers
         self.pin_memory = pin_memory
         self.seed = torch.initial_seed()  # that of `seed_everything`
 
@@ -62,11 +68,9 @@ class Data(LightningDataModule):
         accumulate = self.trainer.accumulate_grad_batches
         global_batch_size = self.batch_size * accumulate * ranks
         if global_batch_size > samples:
-            largest = samples // (accumulate * ranks)
-            fix = f" to {largest} or less" if largest else ""
             raise UserError(
                 f"the global batch of {global_batch_size} samples is larger than the training set "
-                f"of {samples}: lower data.batch_size{fix}"
+                f"of {samples}: lower data.batch_size"
             )
 
         shape = (samples // global_batch_size * accumulate, ranks, self.batch_size)
@@ -114,6 +118,11 @@ class Data(LightningDataModule):
         """Return a loader of each sample once, with equally many batches per rank."""
         trainer = self.trainer
         rank = trainer.global_rank
+        if len(samples) < trainer.world_size:
+            few = (
+                f"there are only {len(samples)} samples to evaluate for {trainer.world_size} ranks"
+            )
+            raise UserError(f"{few}: use fewer devices")
         batches = even_batches(len(samples), self.batch_size, trainer.world_size, rank)
         return DataLoader(samples, batch_sampler=batches, **self.options(samples))
 

@@ -7,10 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Sampler, default_collate
-
-from .contracts import collate_fn, whole_batches
+from torch.utils.data import DataLoader, Sampler
 
 
 class TrainSampler(Sampler[int]):
@@ -83,20 +80,3 @@ def even_batches(
     count = math.ceil(samples / (ranks * batch_size))
     ends = [len(own) * part // count for part in range(count + 1)]
     return Batches(list(own[begin:end]) for begin, end in pairwise(ends))
-
-
-def load_batch(dataset: Any, indices: list[int]) -> Any:
-    """Load a batch in this process."""
-    whole = whole_batches(dataset)
-    samples = whole(indices) if whole else [dataset[index] for index in indices]
-    return (collate_fn(dataset) or collate)(samples)
-
-
-def collate(samples: Any) -> Any:
-    """Return a tuple or a dict; what `__getitems__` returned as one of these is a batch already."""
-    batch = samples
-    if isinstance(samples, list):
-        batch = default_collate(samples)
-    if isinstance(batch, dict):
-        return batch
-    return (batch,) if isinstance(batch, Tensor) else tuple(batch)

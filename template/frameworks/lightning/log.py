@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from lightning.pytorch.cli import SaveConfigCallback
 
 from .errors import UserError
-from .summary import SUMMARY, summary
+from .summary import write_summary, write_text
 
 TRAINER = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision")
 """Options of the Trainer that a resumed run must repeat."""
@@ -79,7 +79,7 @@ class RunLog(SaveConfigCallback):
             rows = _rows(self.file, trainer.global_step)
             if rows:  # the seconds of a resumed run go on
                 self.started -= rows[-1]["seconds"]
-            _replace(self.file, "".join(f"{json.dumps(row)}\n" for row in rows))
+            write_text(self.file, "".join(f"{json.dumps(row)}\n" for row in rows))
             self._write_config(trainer)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
@@ -118,9 +118,7 @@ class RunLog(SaveConfigCallback):
                 mode = callback.mode
             if isinstance(callback, Timer) and (callback.time_remaining() or 0) < 0:
                 total_steps = math.inf  # stopped by max_time
-        with suppress(OSError, ValueError):  # a full disk ended the run
-            text = summary(self.file.parent, total_steps, monitor, mode)
-            _replace(self.file.with_name(SUMMARY), text)
+        write_summary(self.file.parent, monitor, mode, total_steps)
 
     def _write(
         self,
@@ -166,7 +164,7 @@ class RunLog(SaveConfigCallback):
             "command": sys.argv,
         }
         text = json.dumps(record, indent=2)
-        _replace(file, f"{text}\n")
+        write_text(file, f"{text}\n")
 
 
 class LastModelCheckpoint(ModelCheckpoint):
@@ -215,13 +213,6 @@ def _training_options(options: dict[str, Any]) -> dict[str, Any]:
         for name, value in (options.get(section) or {}).items():
             found[f"{section}.{name}"] = value
     return {name: value for name, value in found.items() if name not in MAY_CHANGE}
-
-
-def _replace(file: Path, text: str) -> None:
-    """Write a file that is whole even if the program is killed."""
-    temporary = file.with_suffix(".new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(file)
 
 
 def _rows(file: Path, last_step: int) -> list[dict[str, Any]]:

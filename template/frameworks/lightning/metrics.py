@@ -15,9 +15,9 @@ class Means(Metric):  # type: ignore[misc, unused-ignore]  # mypy may not read t
     torchmetrics' MeanMetric has no mean over classes.
     """
 
-    def __init__(self, of_nothing: float = math.nan) -> None:
+    def __init__(self, mean_of_none: float = math.nan) -> None:
         super().__init__()
-        self.of_nothing = of_nothing  # the mean if nothing counts: no validation is then the best
+        self.mean_of_none = mean_of_none  # if nothing counts; a validation with NaN is no best one
         self.names: list[str] = []
 
     def update(self, metrics: Metrics) -> None:
@@ -46,5 +46,5 @@ class Means(Metric):  # type: ignore[misc, unused-ignore]  # mypy may not read t
         means = {}
         for name in self.names:
             sums, counts = getattr(self, f"{name}_sums")
-            means[name] = torch.where(counts.any(), (sums / counts).nanmean(), self.of_nothing)
+            means[name] = torch.where(counts.any(), (sums / counts).nanmean(), self.mean_of_none)
         return means

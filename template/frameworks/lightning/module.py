@@ -5,14 +5,13 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from jsonargparse.typing import NonNegativeFloat, OpenUnitInterval, PositiveFloat
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
-from .contracts import no_weight_decay
+from .contracts import parameter_groups
 from .data import Prepare
 from .datamodule import Data
 from .errors import UserError
@@ -27,11 +26,11 @@ class Model(LightningModule):
     def __init__(
         self,
         data: Data,
-        lr: PositiveFloat = 1e-3,
-        weight_decay: NonNegativeFloat = 0.01,
-        beta2: OpenUnitInterval = 0.999,
-        pct_start: OpenUnitInterval = 0.3,
-        div_factor: PositiveFloat = 10.0,
+        lr: float = 1e-3,
+        weight_decay: float = 0.01,
+        beta2: float = 0.999,
+        pct_start: float = 0.3,
+        div_factor: float = 10.0,
         compile_mode: Literal["off", "default", "max-autotune-no-cudagraphs"] = "off",
         channels_last: bool = False,
         **network: Any,
@@ -50,12 +49,11 @@ class Model(LightningModule):
             **network: The options of model.py.
         """
         super().__init__()
-        # plain numbers: checkpoints do not load those of jsonargparse; lr_find sets lr
-        self.lr = float(lr)
-        self.weight_decay = float(weight_decay)
-        self.beta2 = float(beta2)
-        self.pct_start = float(pct_start)
-        self.div_factor = float(div_factor)
+        self.lr = lr  # LearningRateFinder sets it
+        self.weight_decay = weight_decay
+        self.beta2 = beta2
+        self.pct_start = pct_start
+        self.div_factor = div_factor
         self.seed = torch.initial_seed()  # that of `seed_everything`
 
         self.net: nn.Module = build(ModelConfig(**network), data.spec)
@@ -65,7 +63,7 @@ class Model(LightningModule):
             # in place: the names of parameters stay the same
             self.net.compile(dynamic=False, mode=compile_mode)
         self.prepare = Prepare(data.spec, data.source)
-        self.train_means = Means(of_nothing=0.0)
+        self.train_means = Means(mean_of_none=0.0)
         self.val_means = Means()
         self.step_mean = StepMean(self.mean_over_ranks)
 
@@ -136,21 +134,8 @@ class Model(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Return AdamW, without weight decay for biases and norms, and 1cycle."""
-        exempt = no_weight_decay(self.net)
-        decayed = []
-        rest = []
-        for name, parameter in self.net.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            if parameter.ndim >= 2 and name not in exempt:
-                decayed.append(parameter)
-            else:
-                rest.append(parameter)
         optimizer = torch.optim.AdamW(
-            [
-                {"params": decayed, "weight_decay": self.weight_decay},
-                {"params": rest, "weight_decay": 0.0},
-            ],
+            parameter_groups(self.net, self.weight_decay),
             lr=self.lr,
             betas=(0.9, self.beta2),
             # Lightning cannot clip before a fused optimizer in mixed precision

@@ -30,7 +30,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import Optimizer
 
 from .config_base import alternatives, contains, is_folder_name
-from .config_files import explain, load, meant
+from .config_files import explain, flat, load, meant
 from .data import DataConfig
 from .datamodule import Data
 from .errors import UserError, launched_rank, one_line
@@ -48,12 +48,19 @@ EXPECTED_WARNINGS = (
 )
 INTERVALS = {
     "seed_everything": "[0, 4294967295]",
+    "data.batch_size": "[1, inf)",
+    "data.num_workers": "[0, inf)",
+    "model.lr": "(0, inf)",
+    "model.weight_decay": "[0, inf)",
+    "model.beta2": "[0, 1)",
+    "model.pct_start": "(0, 1)",
+    "model.div_factor": "[1, inf)",
     "trainer.accumulate_grad_batches": "[1, inf)",
     "trainer.gradient_clip_val": "[0, inf)",
     "trainer.log_every_n_steps": "[1, inf)",
     "trainer.val_check_interval": "(0, inf)",
 }
-"""Of options of Lightning, whose parser knows no ranges."""
+"""Of options, as Lightning's parser knows no ranges."""
 
 
 class CLI(LightningCLI):
@@ -166,9 +173,8 @@ def check_files(words: list[str]) -> None:
             continue
         file = following if word == "--config" else word.removeprefix("--config=")
         sections = load(file)
-        for name in ("model", "data", "trainer"):
-            if not isinstance(sections.get(name, {}), dict):
-                raise UserError(f"{name} is {sections[name]} in {file}, but a section has keys")
+        own = {name: sections.get(name) for name in ("model", "data", "trainer")}
+        flat(own, f" in {file}")
 
 
 def check_values(options: Namespace) -> None:

@@ -12,10 +12,9 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from tqdm import tqdm
 
 from .distributed import World
 from .errors import UserError
+from .summary import write_text
 
 
 class Checkpoints:
@@ -36,14 +36,9 @@ class Checkpoints:
         self.folder = run_folder / "checkpoints"
         self.keep = keep
         self.world = world
-        # those that were written or checked here: they are read again only after a change
-        self.intact: dict[Path, list[Any]] = {}
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write under a temporary name, flush to disk, rename, then delete old checkpoints.
-
-        Only intact ones count as those to keep.
-        """
+        """Write under a temporary name, flush to disk, rename, then delete other checkpoints."""
         partial = self.folder / ".partial"
         target = self.folder / f"step-{state['step']:08d}"
         self.write(partial, state)
@@ -59,18 +54,22 @@ class Checkpoints:
 
         self.world.run_on_rank_zero(write)
 
-    def read(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+    def read(
+        self,
+        folder: Path,
+        state: dict[str, Any],
+    ) -> dict[str, Any]:
         """Return the state from a checkpoint's files, on the CPU; `state` has its structure."""
-        return _load(folder / "state.pt", state.keys() - {"spec"})
+        return _load(folder / "state.pt")
 
-    def save_best(
+    def record_best(
         self,
         step: int,
         results: dict[str, float],
         monitor: str,
         mode: str | None,
     ) -> None:
-        """Record this validation's step if its result is the best one so far, and finite."""
+        """Write best.json if this validation is the best one so far, and finite."""
         if monitor not in results:
             known = ", ".join(results)
             raise UserError(f"train.monitor is {monitor}: the validation metrics are {known}")
@@ -82,39 +81,33 @@ class Checkpoints:
                 tqdm.write(f"warning: {what}, which is not counted as the best")
                 return
             new = {"step": step, "value": value, "monitor": monitor, "mode": mode or "min"}
-            before = _best(self.folder)
-            has_same_rule = all(before.get(key) == new[key] for key in ("monitor", "mode"))
-            best = before["value"] if has_same_rule else None
-            if best is None or (value > best if mode == "max" else value < best):
+            old = _best(self.folder)
+            has_same_rule = old.get("monitor") == monitor and old.get("mode") == new["mode"]
+            gain = value - old["value"] if has_same_rule else math.inf
+            if not has_same_rule or (gain > 0 if mode == "max" else gain < 0):
                 write_text(self.folder / "best.json", json.dumps(new))
 
         self.world.run_on_rank_zero(record)
 
     def _complete(self, partial: Path, target: Path) -> None:
         files = [file for file in partial.rglob("*") if file.is_file()]
-        sums = {str(file.relative_to(partial)): _sha256(file) for file in files}
+        sums = {}
+        for file in files:
+            sums[str(file.relative_to(partial))] = _sha256(file)
         write_text(partial / "manifest.json", json.dumps({"sha256": sums}))
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
         descriptor = os.open(self.folder, os.O_RDONLY)
         os.fsync(descriptor)  # the rename
         os.close(descriptor)
-        self.intact[target] = _stamp(target)
-        kept = 1
+        # those after this step are damaged: the run was resumed from one before them
+        saved = sorted(self.folder.glob("step-*"))
+        until_now = [folder for folder in saved if folder <= target]
+        kept = until_now[-self.keep :]
         best = best_name(self.folder)
-        for old in sorted(self.folder.glob("step-*"), reverse=True):
-            if old == target:
-                continue
-            if kept < self.keep:
-                kept += self._is_intact(old)
-            elif old.name != best:
-                shutil.rmtree(old)
-
-    def _is_intact(self, folder: Path) -> bool:
-        stamp = _stamp(folder)
-        if self.intact.get(folder) != stamp and is_intact(folder):
-            self.intact[folder] = stamp
-        return self.intact.get(folder) == stamp
+        for folder in saved:
+            if folder not in kept and folder.name != best:
+                shutil.rmtree(folder)
 
 
 def newest(folder: Path, best_first: bool = False) -> Path | None:
@@ -126,35 +119,17 @@ def newest(folder: Path, best_first: bool = False) -> Path | None:
     for checkpoint in checkpoints:
         if is_intact(checkpoint):
             return checkpoint
-        if isinstance(_sums(checkpoint), str):
-            raise UserError(f"an older version saved {checkpoint}: use another run.name")
         warnings.warn(f"skipping the damaged checkpoint {checkpoint}", stacklevel=2)
     return None
 
 
 def is_intact(folder: Path) -> bool:
     """Whether all files of a checkpoint are as they were written."""
-    sums = _sums(folder)
-    with suppress(OSError):
-        if isinstance(sums, dict) and sums:
-            return all(_sha256(folder / name) == expected for name, expected in sums.items())
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        sums = manifest["sha256"].items()
+        return all(_sha256(folder / name) == expected for name, expected in sums)
     return False
-
-
-def _stamp(folder: Path) -> list[Any]:
-    """Return the files of a checkpoint with their sizes and times of change."""
-    stamp = []
-    for file in sorted(folder.rglob("*")):
-        status = file.stat()
-        stamp.append((file, status.st_size, status.st_mtime_ns))
-    return stamp
-
-
-def _sums(folder: Path) -> Any:
-    """Return the checksums in a manifest, by file; None if it is damaged."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["sha256"]
-    return None
 
 
 def best(run_folder: Path) -> Path:
@@ -183,7 +158,7 @@ def load_weights(run_folder: str | Path) -> dict[str, Tensor]:
 
 def weights_of(folder: Path) -> dict[str, Tensor]:
     """Return the weights in a checkpoint: averaged ones, if the run validates with those."""
-    state = _load(_weights_file(folder), {"model", "components"}, mmap=True)
+    state = _load(_weights_file(folder), mmap=True)
     weights: dict[str, Tensor] = dict(state["model"])
     for component in state["components"].values():
         weights |= component.get("eval_weights", {})
@@ -194,11 +169,15 @@ def spec_of(folder: Path | None) -> dict[str, Any] | None:
     """Return the fields of the Spec that a checkpoint was trained with; older ones have none."""
     if folder is None:
         return None
-    spec: dict[str, Any] | None = _load(_weights_file(folder), {"model"}, mmap=True).get("spec")
+    spec: dict[str, Any] | None = _load(_weights_file(folder), mmap=True).get("spec")
     return spec
 
 
-def restore(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
+def restore(
+    model: nn.Module,
+    weights: dict[str, Tensor],
+    folder: Path,
+) -> None:
     """Load the weights of a checkpoint into the model.
 
     Raises:
@@ -230,16 +209,6 @@ def lock(folder: Path, world: World) -> Iterator[None]:
         yield
 
 
-def write_text(file: Path, text: str) -> None:
-    """Replace a small file, so that it is either the old one or the new one even after a crash."""
-    partial = file.with_name(f".{file.name}.partial")
-    with partial.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.rename(file)
-
-
 def save(state: dict[str, Any], file: Path) -> None:
     """Write a file, and flush it to the disk.
 
@@ -260,22 +229,17 @@ def _weights_file(folder: Path) -> Path:
     return whole if whole.exists() else folder / "state.pt"
 
 
-def _load(file: Path, keys: Set[str], mmap: bool = False) -> dict[str, Any]:
-    """Return the content of a file, which must have these keys; with `mmap`, without its tensors.
-
-    Nothing in it is executed.
-    """
-    problem = ""
+def _load(file: Path, mmap: bool = False) -> dict[str, Any]:
+    """Return the content of a file, of which nothing is executed; with `mmap`, tensors later."""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
-        for key in sorted(keys - content.keys()):
-            problem = f"has no {key}"
-    except UnpicklingError:
-        problem = "has something else than tensors and numbers"
+        if not {"model", "components"} <= content.keys():
+            raise ValueError("it is of another program")
     except Exception as error:  # torch raises many kinds
-        problem = f"cannot be read ({' '.join(str(error).split())[:200]})"
-    if problem:
-        raise UserError(f"the checkpoint {file} {problem}: remove its folder")
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"the checkpoint {file} cannot be read ({reason}): remove its folder"
+        ) from None
     return dict(content)
 
 

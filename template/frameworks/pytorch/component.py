@@ -1,6 +1,6 @@
 """What a component may do, and what happens without one: `fastproj add NAME` adds a component.
 
-Without components, read on elsewhere: `Component` itself is then what train.py calls.
+Without components, train.py calls `Component` itself.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -87,10 +87,6 @@ class Component:
     def eval_weights(self, run: Run) -> AbstractContextManager[Any]:
         """Return the context of a validation, in which the model may have other weights."""
         return nullcontext()
-
-    def needs_gradients_in_validation(self, model: nn.Module) -> bool:
-        """Whether the model fails under `torch.inference_mode`, as its loss has derivatives."""
-        return bool(getattr(model, "needs_gradients_in_validation", False))
 
     def on_validation(self, run: Run, results: dict[str, float]) -> None:
         """Called with the metrics of a validation, within `eval_weights`; it may add to them."""

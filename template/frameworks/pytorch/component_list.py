@@ -101,10 +101,6 @@ class ComponentList(Component):
                 stack.enter_context(component.eval_weights(run))
             yield
 
-    def needs_gradients_in_validation(self, model: nn.Module) -> bool:
-        parts = [Component(), *self.components]
-        return any(part.needs_gradients_in_validation(model) for part in parts)
-
     def on_validation(self, run: Run, results: dict[str, float]) -> None:
         for component in self.components:
             component.on_validation(run, results)

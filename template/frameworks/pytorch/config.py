@@ -4,22 +4,14 @@ The command line overrides YAML files, which override the defaults; see config_f
 add sections: see components/__init__.py.
 """
 
-import sys
-from argparse import ArgumentError
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
-
-from jsonargparse import ArgumentParser, set_parsing_settings
-from yaml import YAMLError
+from typing import Literal
 
 from .config_base import Section, is_folder_name, within
-from .config_files import SHOW, explain, keys_of, resolve, with_ranges
+from .config_files import parse as parse
 from .data import DataConfig
-from .errors import UserError
 from .model import ModelConfig
-
-C = TypeVar("C", bound="BaseConfig")
 
 
 @dataclass(frozen=True)
@@ -111,8 +103,8 @@ class LoaderConfig(Section):
     """Batches prefetched per worker."""
     pin_memory: bool = True
     """Use page-locked host memory, so that copies to a GPU are asynchronous."""
-    stall_seconds: float = within("(0, inf)", 120.0)
-    """Seconds without a batch after which a line on stderr says so."""
+    timeout: float = within("(0, inf)", 600.0)
+    """Seconds to wait for a batch of the workers, after which the run ends with an error."""
 
 
 @dataclass(frozen=True)
@@ -133,14 +125,8 @@ class OptimConfig(Section):
     """AdamW's beta2."""
     eps: float = within("(0, 1)", 1e-8)
     """AdamW's epsilon."""
-    fused: bool = True
-    """Update all parameters in one kernel."""
-    set_to_none: bool = True
-    """Set gradients to None after a step instead of filling them with zeros."""
     max_grad_norm: float | None = within("(0, inf)", 1.0)
     """Maximum global gradient norm; null for off."""
-    max_grad_value: float | None = within("(0, inf)", None)
-    """Maximum absolute value of each gradient element, before `max_grad_norm`; null for off."""
     pct_start: float = within("(0, 1)", 0.3)
     """1cycle: fraction of the steps in which the learning rate rises."""
     div_factor: float = within("[1, inf)", 10.0)
@@ -158,7 +144,8 @@ class SpeedConfig(Section):
     precision: Literal["auto", "bf16", "fp16", "tf32", "fp32"] = "auto"
     """Precision of matrix products.
 
-    auto: bf16 if the device supports it, fp16 on older Tensor Cores, else fp32.
+    auto: bf16 if the device supports it, fp16 on older Tensor Cores, else fp32; tf32: fp32 with
+    products in TF32, on GPUs that have it.
     """
     compile: Literal["off", "model"] = "off"
     """torch.compile: fused kernels, for a longer start."""
@@ -209,58 +196,8 @@ class BaseConfig:
 
     def check_cuda_graphs(self, ranks: int) -> None:
         """Refuse CUDA graphs of torch.compile where gradients are kept for the next micro-batch."""
-        keeps = self.train.accumulation_steps(ranks) > 1 or not self.optim.set_to_none
-        if self.speed.has_cuda_graphs and keeps:
+        if self.speed.has_cuda_graphs and self.train.accumulation_steps(ranks) > 1:
             problem = "its CUDA graphs overwrite gradients that are kept"
-            other = (
-                "use default or max-autotune-no-cudagraphs, or train.gradient_accumulation_steps=1"
-            )
-            self.speed.refuse(
-                "compile_mode",
-                f"{problem}: {other} and optim.set_to_none=true",
-            )
-
-
-def parse(
-    kind: type[C],
-    argv: list[str] | None = None,
-    saved: dict[str, Any] | None = None,
-) -> C:
-    """Read a config: of the command line, or `argv`, and its YAML files; or of a saved run."""
-    options = sys.argv[1:] if argv is None else argv
-    shows = [word for word in options if word.startswith(SHOW)]
-    # 0.1 s: not for a training
-    set_parsing_settings(docstring_parse_attribute_docstrings=bool(shows))
-    parser = ArgumentParser(description="Train the model.", exit_on_error=False)
-    about_files = "A YAML file of options; the command line overrides it."
-    parser.add_argument("--config", action="config", help=about_files)
-    parser.add_class_arguments(kind, None)
-    sections: dict[str, Any] = {section.name: section.type for section in fields(kind)}
-    try:  # without defaults, as they follow from the model's size
-        if saved is None:
-            words = [word for word in options if word not in shows]
-            given = parser.parse_args(resolve(words, kind), defaults=False)
-        else:  # a component may have been removed since, with its keys
-            keys = _flat(asdict(kind()))
-            known = {key: value for key, value in _flat(saved).items() if key in keys}
-            given = parser.parse_object(known, defaults=False)
-        cfg = kind(**{name: section(**given.get(name, {})) for name, section in sections.items()})
-    except (ArgumentError, TypeError, ValueError, YAMLError) as error:
-        types = {name: key.type for name, key in keys_of(kind).items()}
-        raise UserError(explain(error, types)) from None
-    if shows:  # with the values of this command, and exit
-        parser.set_defaults(_flat(asdict(cfg)))
-        if {"-h", "--help"}.intersection(shows):
-            print(with_ranges(parser.format_help(), kind))
-            raise SystemExit(0)
-        parser.parse_args(shows)
-    return cfg
-
-
-def _flat(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the values of all sections by their keys `section.name`."""
-    flat = {}
-    for section, values in sections.items():
-        for name, value in values.items():
-            flat[f"{section}.{name}"] = value
-    return flat
+            other = "default or max-autotune-no-cudagraphs"
+            fix = f"use {other}, or train.gradient_accumulation_steps=1"
+            self.speed.refuse("compile_mode", f"{problem}: {fix}")

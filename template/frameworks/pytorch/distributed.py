@@ -1,11 +1,9 @@
 """Ranks, their devices, DistributedDataParallel, and the random numbers of a batch."""
 
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -17,10 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.constants import default_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
 
-from .errors import Stopped, UserError, kill_workers, launched_rank
-
-FAILED = "failed"
-"""Key of the ranks' store."""
+from .errors import Stopped, UserError, launched_rank
 
 JOIN = timedelta(seconds=120)
 """Ranks start at about the same time, as a launcher starts them."""
@@ -98,12 +93,6 @@ def find_device(wanted: str, local_rank: int = 0) -> torch.device:
     return torch.device(kind, local_rank)
 
 
-def explain_device(device: torch.device) -> str:
-    """Return why `run.device: auto` is this device."""
-    accelerator = "no accelerator" if device.type == "cpu" else "this accelerator"
-    return f"{device.type}: torch finds {accelerator}"
-
-
 @contextmanager
 def init(wanted_device: str) -> Iterator[World]:
     """Choose the device, and join the process group if torchrun started several processes."""
@@ -111,110 +100,52 @@ def init(wanted_device: str) -> Iterator[World]:
     device = find_device(wanted_device, local_rank)
     if device.index is not None:
         torch.accelerator.set_device_index(device)
-    if size == 1:
-        yield World(rank, size, device)
-        return
-    store = _join(rank, size, device)
     world = World(rank, size, device)
-    with fail_together(store, world):
+    if size == 1:
         yield world
-    # not after an error: it would wait for ranks that wait for this one
-    dist.destroy_process_group()
-
-
-def _join(rank: int, size: int, device: torch.device) -> Any:
-    """Join the process group; return its store, which all ranks share."""
-    # first: its default arguments would keep the group's threads
-    import_module("torch.distributed.nn.functional")
-    rendezvous = import_module("torch.distributed.rendezvous").rendezvous
-    try:
-        store = next(rendezvous("env://", rank, size, timeout=JOIN))[0]
-        store.set_timeout(default_pg_timeout)
-        # not the default backends, whose barrier uses a GPU if there is one
-        backend = "gloo"
-        gpu = None
-        if device.index is not None:
-            # with `device_id` alone, there would be no backend for tensors on the CPU
-            backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
-            gpu = device
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, device_id=gpu)
-    except (dist.DistNetworkError, dist.DistStoreError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        late = f"not all of {size} ranks have joined ({reason})"
-        raise UserError(f"{late}: look for an error of another rank") from None
-    dist.barrier()  # so that an error of one rank does not meet another one that still connects
-    return store.clone()
-
-
-@contextmanager
-def fail_together(store: Any, world: World) -> Iterator[None]:
-    """Tell the other ranks about an error of this one, which prints it; end if another one has one.
-
-    Else the others would wait for this one, or print what they miss of it.
-    """
-    others = _Others(store, world)
+        return
+    _join(world)
     stopped: Stopped | None = None
     try:
         try:
-            yield
+            yield world
         except Stopped as error:
             stopped = error
-        dist.barrier()  # the store ends with rank 0, and the others still look into it
-    except BaseException as error:
-        if others.have_failed:
-            time.sleep(10)  # a launcher names the rank that ends first; then it ends this one
-            raise SystemExit(1) from None
-        is_gone = isinstance(error, RuntimeError) and others.is_one_gone()
-        with suppress(RuntimeError):  # the store is gone, with another rank
-            store.set(FAILED, "")
-            time.sleep(2)  # until they have read it: the store may end with this process
-        if is_gone:
-            # not a UserError, after which nothing starts the ranks again
-            reason = str(error).partition("\n")[0]
-            print(f"error: another rank is gone: look for its error ({reason})", file=sys.stderr)
-            raise SystemExit(1) from None
-        raise
-    finally:
-        others.are_over.set()
+        dist.barrier()  # the ranks' store ends with rank 0
+    except RuntimeError as error:
+        if "gloo" not in str(error) and not isinstance(error, dist.DistError):
+            raise
+        time.sleep(5)  # a launcher names the rank that ends first, and then ends this one
+        reason = str(error).partition("\n")[0]
+        print(f"another rank is gone: look for its error ({reason})", file=sys.stderr)
+        raise SystemExit(1) from None
+    # not after an error: it would wait for ranks that wait for this one
+    dist.destroy_process_group()
     if stopped:
         raise stopped
 
 
-class _Others:
-    """Says once per second that this rank lives, and looks whether another one has failed."""
-
-    def __init__(self, store: Any, world: World) -> None:
-        self.store = store
-        self.own = f"alive-{world.rank}"
-        self.keys = [f"alive-{rank}" for rank in range(world.size)]
-        self.have_failed = False
-        self.are_over = threading.Event()
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def is_one_gone(self) -> bool:
-        """Return whether a rank says nothing for 3 seconds, or the store is gone, with rank 0."""
-        try:
-            before = self._times()
-            time.sleep(3)
-            return any(old == new for old, new in zip(before, self._times(), strict=True))
-        except RuntimeError:
-            return True
-
-    def _times(self) -> list[Any]:
-        return [self.store.check([key]) and self.store.get(key) for key in self.keys]
-
-    def _watch(self) -> None:
-        while not self.have_failed:
-            if self.are_over.wait(1):
-                return
-            try:
-                self.store.set(self.own, str(time.monotonic()))
-                self.have_failed = self.store.check([FAILED])
-            except RuntimeError:  # the store is gone, with its rank
-                return
-        if not self.are_over.wait(10):  # it waits for the other rank
-            kill_workers()
-            os._exit(1)
+def _join(world: World) -> None:
+    """Join the process group."""
+    # first: its default arguments would keep the group's threads
+    import_module("torch.distributed.nn.functional")
+    rendezvous = import_module("torch.distributed.rendezvous").rendezvous
+    # not the default backends, whose barrier uses a GPU if there is one
+    backend = "gloo"
+    gpu = None
+    if world.device.index is not None:
+        # with `device_id` alone, there would be no backend for tensors on the CPU
+        gpu = world.device
+        backend = f"cpu:gloo,{gpu.type}:{dist.get_default_backend_for_device(gpu)}"
+    try:
+        store, rank, size = next(rendezvous("env://", world.rank, world.size, timeout=JOIN))
+        store.set_timeout(default_pg_timeout)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, device_id=gpu)
+    except dist.DistError as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        late = f"not all of {world.size} ranks have joined ({reason})"
+        raise UserError(f"{late}: look for an error of another rank") from None
+    dist.barrier()  # so that an error of one rank does not meet another one that still connects
 
 
 class Parallel(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 
 from . import checkpoint, data, distributed, errors, loader, precision, record
 from .components import Config, build_components
-from .config import parse
+from .config_files import from_saved
 from .contracts import load_data, load_test_split
 from .distributed import World
 from .metrics import evaluate
@@ -24,7 +24,7 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     if saved is None:
         missing = "it has no config.json"
         raise errors.UserError(f"{folder} is not the folder of a run: {missing}")
-    cfg = parse(Config, saved=saved)
+    cfg = from_saved(Config, saved)
     best = checkpoint.best(folder)
     _, val_set, spec = load_data(data, cfg.data, checkpoint.spec_of(best))
     components = build_components(cfg, World(0, 1, device))
@@ -45,8 +45,6 @@ def evaluate_run(
     _, autocast, _ = precision.setup(cfg.speed, world.device)
     prepare = data.Prepare(spec, cfg.data).to(world.device)
     indices, num_batches = loader.val_batches(len(samples), cfg.train.batch_size, world)
-    components = build_components(cfg, world)
-    needs_gradients = components.needs_gradients_in_validation(net)
     with closing(loader.Loader(samples, indices, cfg.loader, world)) as batches:
         return evaluate(
             net,
@@ -55,7 +53,6 @@ def evaluate_run(
             prepare,
             autocast,
             world,
-            needs_gradients,
         )
 
 

@@ -1,24 +1,21 @@
 """From a dataset to batches on the device: the plan of a run, sample order, workers, prefetch."""
 
 import math
-import multiprocessing
 import os
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
 from .config import LoaderConfig, TrainConfig
-from .contracts import Dataset, collate_fn, is_in_memory, is_on_device, own_loader, whole_batches
+from .contracts import Dataset, collate, collate_fn, is_in_memory, load_batch, own_loader
 from .distributed import World
 from .errors import UserError, kill_workers
-from .workers import check_shared_memory, init_worker, to_shared_memory
+from .workers import init_worker, to_shared_memory
 
 
 @dataclass(frozen=True)
@@ -45,15 +42,10 @@ class BatchPlan:
         accumulation_steps = cfg.accumulation_steps(ranks)
         global_batch_size = cfg.samples_per_step(ranks)
         if global_batch_size > samples:
-            key = "train.batch_size"
-            largest = samples * cfg.batch_size // global_batch_size
-            if cfg.global_batch_size is not None:
-                key = "train.global_batch_size"
-                largest = samples - samples % (cfg.batch_size * ranks)
-            fix = f"lower {key} to {largest} or less" if largest else "lower train.batch_size"
+            key = "global_batch_size" if cfg.global_batch_size else "batch_size"
             raise UserError(
                 f"the global batch of {global_batch_size} samples is larger than the training set "
-                f"of {samples}: {fix}"
+                f"of {samples}: lower train.{key}"
             )
         per_epoch = samples // global_batch_size
         return cls(
@@ -128,21 +120,19 @@ class Loader:
     """
 
     def __init__(
-        self, dataset: Dataset, order: Iterable[list[int]], cfg: LoaderConfig, world: World
+        self,
+        dataset: Dataset,
+        order: Iterable[list[int]],
+        cfg: LoaderConfig,
+        world: World,
     ) -> None:
         self.dataset = dataset
         self.order = order
         self.device = world.device
         self.has_streams = world.device.type not in ("cpu", "mps")
-        self.pin_memory = cfg.pin_memory and self.has_streams and not is_on_device(dataset)
-        self.workers, self.reason = choose_workers(
-            cfg,
-            dataset,
-            world.device,
-        )
-        self.prefetch_factor = cfg.prefetch_factor
-        self.waiting_since: float | None = None
-        self.processes: set[BaseProcess] = set()
+        on_device = getattr(dataset, "on_device", False)  # its batches are in GPU memory
+        self.pin_memory = cfg.pin_memory and self.has_streams and not on_device
+        self.workers, self.reason = choose_workers(cfg, dataset, world.device)
         self.loader: Iterable[Any] | None = None
         batches = own_loader(dataset)
         if batches is not None:
@@ -156,6 +146,7 @@ class Loader:
                 collate_fn=to_shared_memory(collate_fn(dataset) or collate),
                 pin_memory=self.pin_memory,
                 prefetch_factor=cfg.prefetch_factor,
+                timeout=cfg.timeout,
                 persistent_workers=True,
                 worker_init_fn=init_worker,
                 # not the default one, which dropout draws from; workers of each rank have their own
@@ -164,38 +155,16 @@ class Loader:
 
     def close(self) -> None:
         """End the worker processes, which may be busy with batches that are not needed."""
-        kill_workers(self.processes)
+        kill_workers()
         self.loader = None
 
     def __iter__(self) -> Generator[Any, None, None]:
-        others = multiprocessing.active_children()
-        loaded = self._note_waits(self._load_here() if self.loader is None else iter(self.loader))
-        self.processes |= {*multiprocessing.active_children()}.difference(others)
-        try:
-            if self.has_streams:
-                yield from self._prefetch(loaded)
-            else:
-                for batch in loaded:
-                    yield map_tensors(lambda part: part.to(self.device), batch)
-        except (UserError, OSError) as error:
-            del loaded  # what the error still refers to would keep the workers
-            raise error.with_traceback(None) from None
-
-    def _note_waits(self, loaded: Iterator[Any]) -> Iterator[Any]:
-        """Note when a wait for a batch begins, for `StopRequests`."""
-        is_first = True
-        while True:
-            self.waiting_since = time.monotonic()
-            try:
-                batch = next(loaded)
-            except StopIteration:
-                return
-            finally:
-                self.waiting_since = None
-            if is_first and self.workers > 0:
-                check_shared_memory(batch, self.workers, self.prefetch_factor)
-            is_first = False
-            yield batch
+        loaded = self._load_here() if self.loader is None else iter(self.loader)
+        if self.has_streams:
+            yield from self._prefetch(loaded)
+        else:
+            for batch in loaded:
+                yield map_tensors(lambda part: part.to(self.device), batch)
 
     def _load_here(self) -> Iterator[Any]:
         for indices in self.order:
@@ -217,21 +186,6 @@ class Loader:
             ready = coming
         if ready is not None:
             yield ready
-
-
-def load_batch(dataset: Any, indices: list[int]) -> Any:
-    """Load a batch in this process, in a third of DataLoader's time for table rows."""
-    whole = whole_batches(dataset)
-    samples = whole(indices) if whole else [dataset[index] for index in indices]
-    return (collate_fn(dataset) or collate)(samples)
-
-
-def collate(batch: Any) -> Any:
-    """Stack a list of samples; what a dataset returned as a tuple or a dict is a batch already."""
-    stacked = default_collate(batch) if isinstance(batch, list) else batch
-    if isinstance(stacked, dict):
-        return stacked
-    return (stacked,) if isinstance(stacked, Tensor) else tuple(stacked)
 
 
 def map_tensors(change: Callable[[Tensor], Any], batch: Any) -> Any:

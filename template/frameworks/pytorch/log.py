@@ -2,26 +2,18 @@
 
 import json
 import os
-import platform
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
-from .checkpoint import write_text
-from .distributed import explain_device
+from . import record
 from .loader import Loader
 from .precision import best
-from .record import FILE, check, extend, read, trained_with
 from .run import Run
-from .summary import SUMMARY, summary
+from .summary import keep_rows, write_summary
 
 
 class Log:
@@ -48,12 +40,12 @@ class Log:
         self.bar.close()
         if self.stream:
             self.stream.close()
-            with suppress(OSError, ValueError):  # a full disk ended the run
-                rule = self.run.cfg.train
-                text = summary(self.run.folder, 0, rule.monitor, rule.monitor_mode)
-                write_text(self.run.folder / SUMMARY, text)
+            rule = self.run.cfg.train
+            write_summary(self.run.folder, rule.monitor, rule.monitor_mode)
         if self.stream and self.is_done:  # after the components, which may still have saved
-            self._write_record(read(self.run.folder) | {"finished": self.run.step})
+            record.write(
+                self.run.folder, record.read(self.run.folder) | {"finished": self.run.step}
+            )
 
     def first_lines(
         self,
@@ -83,7 +75,8 @@ class Log:
             f"from step {run.step:,}",
         )
         if run.cfg.run.device == "auto":
-            self.print(explain_device(device))
+            found = "no accelerator" if device.type == "cpu" else "this accelerator"
+            self.print(f"{device.type}: torch finds {found}")
         if run.cfg.speed.precision == "auto":
             self.print(f"{precision}: {best(device).reason}")
         if run.cfg.loader.num_workers == "auto":
@@ -155,49 +148,16 @@ class Log:
         self.interval_step = self.run.step
         self.waited = 0.0
 
-    def _write_record(self, values: dict[str, Any]) -> None:
-        write_text(self.run.folder / FILE, json.dumps(values, indent=2) + "\n")
-
     def _prepare(self) -> None:
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        (self.run.folder / SUMMARY).unlink(missing_ok=True)
-        plan = self.run.plan
-        must_stay = trained_with(self.run.cfg, plan.global_batch_size)
-        must_stay["training samples"] = plan.samples
-        if self.run.step > 0 and not self.run.cfg.run.allow_changes:
-            check(self.run.folder, must_stay)
+        run = self.run
+        must_stay = record.trained_with(run.cfg, run.plan.global_batch_size)
+        must_stay["training samples"] = run.plan.samples
+        if run.step > 0 and not run.cfg.run.allow_changes:
+            record.check(run.folder, must_stay)
         values = {
-            "config": asdict(self.run.cfg),
+            "config": asdict(run.cfg),
             "trained_with": must_stay,
-            "steps": plan.total_steps,
-            "versions": {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-            },
-            "command": sys.argv,
-            "commit": _commit(),
+            "steps": run.plan.total_steps,
         }
-        self._write_record(extend(self.run.folder, values, self.run.step))
-        lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
-        kept = [line for line in lines if _precedes(line, self.run.step)]
-        write_text(self.file, "".join(f"{line}\n" for line in kept))
-        if kept:
-            self.seconds_before = json.loads(kept[-1])["seconds"]
-
-
-def _precedes(line: str, step: int) -> bool:
-    """Whether a row stays when the run is resumed at a step, which validates again."""
-    with suppress(ValueError, KeyError, TypeError):
-        row = json.loads(line)
-        return bool(row["step"] < step or (row["step"] == step and row["split"] == "train"))
-    return False  # cut off by a crash
-
-
-def _commit() -> str:
-    """Return the commit of this code, with -dirty if files differ from it; empty without git."""
-    folder = str(Path(__file__).parent)
-    describe = ["git", "-C", folder, "describe", "--always", "--abbrev=40", "--dirty"]
-    with suppress(OSError):
-        done = subprocess.run(describe, capture_output=True, text=True, check=False)
-        return done.stdout.strip()
-    return ""
+        record.begin(run.folder, values, run.step)
+        self.seconds_before = keep_rows(self.file, run.step)

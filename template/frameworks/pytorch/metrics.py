@@ -1,7 +1,6 @@
 """Metrics as sums and counts on the device, so that every mean over batches and ranks is exact."""
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,73 +17,48 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 
 
 class Meter:
-    """Collects the metrics of batches; only `read` synchronizes with the device."""
+    """Adds up the metrics of batches; only `read` synchronizes with the device."""
 
-    def __init__(self, world: World, of_nothing: float = math.nan) -> None:
+    def __init__(self, world: World, mean_of_none: float = math.nan) -> None:
         self.world = world
-        self.of_nothing = of_nothing  # the mean if nothing counts: no validation is then the best
+        self.mean_of_none = mean_of_none  # if nothing counts; a validation with NaN is no best one
         self.dtype = torch.float64
         if world.device.type in ("mps", "xpu"):  # which have no float64
             self.dtype = torch.float32
-        self._reset()
+        self.totals: dict[str, list[Any]] = {}
 
-    def _reset(self) -> None:
-        self.num_batches = 0
-        self.pairs = defaultdict[str, list[list[Any]]](list)
-
+    @torch.no_grad()
     def add(self, metrics: Metrics) -> None:
-        """Add copies of a batch's metrics, as the next step of a CUDA graph overwrites them."""
+        """Add the sums and counts of a batch, which stay on the device."""
         for name, pair in metrics.items():
-            self.pairs[name].append([_copy(part) for part in pair])
-        self.num_batches += 1
-        if self.num_batches == 1000:  # so that the lists do not grow for ever
-            totals = {}
-            for name in self.pairs:
-                totals[name] = self._total(name)
-            self._reset()
-            self.add(totals)
+            if name not in self.totals:
+                self.totals[name] = [self._zero(part) for part in pair]
+            totals = self.totals[name]
+            for place, part in enumerate(pair):
+                # not in place: a number that becomes a tensor, or a tensor of another shape
+                totals[place] = totals[place] + part
 
-    def _total(self, name: str) -> tuple[Tensor, Tensor]:
-        sums, counts = zip(*self.pairs[name], strict=True)
-        return self._sum(sums), self._sum(counts)
-
-    def _sum(self, values: Iterable[Tensor | float]) -> Tensor:
-        tensors = []
-        number = 0.0
-        for value in values:
-            if isinstance(value, Tensor):
-                tensors.append(value)
-            else:
-                number += value
-        if tensors:
-            return torch.stack(tensors).to(self.dtype).sum(0) + number
-        return torch.full((), number, dtype=self.dtype, device=self.world.device)
+    def _zero(self, part: Tensor | float) -> Tensor | float:
+        if isinstance(part, Tensor):
+            return torch.zeros_like(part, dtype=self.dtype)
+        return 0.0
 
     def read(self, scalars: Mapping[str, Tensor] | None = None) -> dict[str, float]:
         """Return the means over all ranks since the last call, and some scalars of this rank."""
         row = {}
-        for name in sorted(self.pairs):  # in one order on all ranks
-            total = torch.stack(torch.broadcast_tensors(*self._total(name)))
-            on_host = total.cpu().double()  # waits for the device
+        for name in sorted(self.totals):  # in one order on all ranks
+            pair = []
+            for part in self.totals[name]:
+                pair.append(torch.as_tensor(part, dtype=self.dtype, device=self.world.device))
+            on_host = torch.stack(torch.broadcast_tensors(*pair)).cpu().double()  # waits for it
             sums, counts = self.world.all_reduce(on_host).view(2, -1).tolist()
-            means = []
-            for part, count in zip(sums, counts, strict=True):
-                if count:
-                    means.append(part / count)
-            if means:
-                row[name] = sum(means) / len(means)
-            else:
-                row[name] = self.of_nothing
-        self._reset()
+            pairs = zip(sums, counts, strict=True)
+            means = [part / count for part, count in pairs if count]
+            row[name] = sum(means) / len(means) if means else self.mean_of_none
+        self.totals = {}
         for name, value in (scalars or {}).items():
             row[name] = value.item()
         return row
-
-
-def _copy(value: Tensor | float) -> Tensor | float:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    return value
 
 
 def check_finite(
@@ -108,17 +82,15 @@ def evaluate(
     prepare: Prepare,
     autocast: Autocast,
     world: World,
-    needs_gradients: bool = False,
 ) -> dict[str, float]:
     """Return the metrics over the validation samples of all ranks.
 
-    Only the first `num_batches` batches count. With `needs_gradients`, the loss may have
-    derivatives in it.
+    Only the first `num_batches` batches count.
     """
     meter = Meter(world)
     generator = seed_batch(world, 0, 0, 0)
     net.eval()
-    with torch.no_grad() if needs_gradients else torch.inference_mode():
+    with torch.no_grad():  # and not inference mode: the loss may have derivatives in it
         for number, loaded in enumerate(batches):
             batch = prepare(loaded, False, generator)
             with autocast():

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .config import OptimConfig
-from .contracts import no_weight_decay
+from .contracts import parameter_groups
 from .errors import UserError
 from .loader import BatchPlan
 
@@ -19,52 +19,23 @@ BASE_MOMENTUM = 0.85
 
 
 def adamw(model: nn.Module, cfg: OptimConfig) -> Optimizer:
-    """Create AdamW: no weight decay for biases, norms and the model's `no_weight_decay`."""
-    exempt = no_weight_decay(model)
-    decayed = []
-    rest = []
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if parameter.ndim >= 2 and name not in exempt:
-            decayed.append(parameter)
-        else:
-            rest.append(parameter)
-    groups = [
-        {"params": decayed, "weight_decay": cfg.weight_decay},
-        {"params": rest, "weight_decay": 0.0},
-    ]
+    """Create AdamW, with weight decay for matrices only."""
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+        parameter_groups(model, cfg.weight_decay),
         lr=cfg.lr,
         betas=(cfg.beta1, cfg.beta2),
         eps=cfg.eps,
-        fused=cfg.fused,
+        fused=True,
     )
 
 
-def trainable(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that are trained."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def clip(
-    parameters: list[nn.Parameter],
-    max_norm: float | None,
-    max_value: float | None = None,
-) -> Tensor:
-    """Clip each gradient element, then the global norm; None for off.
-
-    Return the norm before clipping, on the device.
-    """
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+def clip(parameters: list[nn.Parameter], max_norm: float | None) -> Tensor:
+    """Clip the global norm, if there is a limit; return the norm of before, on the device."""
+    gradients = [weight.grad for weight in parameters if weight.grad is not None]
     total: Any = nn.utils.get_total_norm(gradients)
     norm: Tensor = total
     if hasattr(total, "full_tensor"):  # gradients in shards, of FSDP, have a norm in shards
         norm = total.full_tensor()
-    if max_value is not None:  # makes infinite elements finite, so the norm is that of before
-        nn.utils.clip_grad_value_(parameters, max_value)
-        total = nn.utils.get_total_norm(gradients)
     if max_norm is None:
         return norm
     if norm.device.type != "cpu" or norm > max_norm:  # on a GPU, comparing would synchronize

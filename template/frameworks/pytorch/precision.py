@@ -55,8 +55,6 @@ def setup(cfg: SpeedConfig, device: torch.device) -> tuple[str, Autocast, LossSc
         fp32_precision = "tf32" if use_tf32 else "ieee"
         cudnn.conv.fp32_precision = fp32_precision
         cudnn.rnn.fp32_precision = fp32_precision
-    elif name == "tf32":
-        cfg.refuse("precision", f"the {device.type} has no TF32: use auto")
     autocast: Autocast = nullcontext
     if name in ("bf16", "fp16"):
         dtype = torch.bfloat16 if name == "bf16" else torch.float16
@@ -68,6 +66,8 @@ def name_of(cfg: SpeedConfig, device: torch.device) -> str:
     """Return the precision: bf16, fp16, tf32 or fp32."""
     if cfg.precision == "auto":
         return best(device).name
+    if cfg.precision == "tf32" and device.type != "cuda":
+        return "fp32"
     return cfg.precision
 
 
@@ -95,14 +95,7 @@ def best(device: torch.device) -> Choice:
             if capabilities.get(capability):
                 return Choice("bf16", f"the CPU has {capability}")
         return Choice("fp32", "the CPU has neither avx512_bf16 nor amx_bf16")
-    supports_bf16 = getattr(
-        torch.get_device_module(device),
-        "is_bf16_supported",
-        None,
-    )
-    if supports_bf16 and supports_bf16(including_emulation=False):
-        return Choice("bf16", f"the {device.type} supports it")
-    return Choice("fp32", f"the {device.type} does not support bf16")
+    return Choice("fp32", f"bf16 of the {device.type} is an option: speed.precision=bf16")
 
 
 def use_channels_last(cfg: SpeedConfig, device: torch.device) -> bool:

@@ -1,13 +1,19 @@
 """A run is what it was trained with: config.json, and what a resumed run must have in common."""
 
 import json
+import platform
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .errors import UserError
+from .summary import SUMMARY, write_text
 
 FILE = "config.json"
 FIXED = ("data.", "model.", "optim.", "run.seed", "speed.precision", "train.epochs", "train.steps")
@@ -39,12 +45,6 @@ def read(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def read_spec(folder: Path | None) -> dict[str, Any] | None:
-    """Return the fields of the Spec in the record of a run, if it has them."""
-    spec: dict[str, Any] | None = _as_tuples(read(folder).get("spec")) if folder else None
-    return spec
-
-
 def check(folder: Path, now: dict[str, Any]) -> None:
     """Refuse to resume a run that was trained with something else.
 
@@ -56,7 +56,7 @@ def check(folder: Path, now: dict[str, Any]) -> None:
     for key, value in now.items():
         unknown = False if key.endswith(".enabled") else value  # of a component added since
         old = before.get(key, unknown)
-        if before and old != value and not _is_same_file(old, value):
+        if before and old != value:
             changes.append(f"{key}={json.dumps(old)}, and not {json.dumps(value)}")
     if changes:
         raise UserError(
@@ -65,23 +65,49 @@ def check(folder: Path, now: dict[str, Any]) -> None:
         )
 
 
-def extend(folder: Path, record: dict[str, Any], step: int) -> dict[str, Any]:
-    """Return the new record of a run that is at a step, with those that it replaces as `history`.
+def begin(
+    folder: Path,
+    values: dict[str, Any],
+    step: int,
+) -> None:
+    """Write config.json of a run that starts or is resumed at a step.
 
-    A record differs from the one before in its options, versions, command or commit. `starts` has
-    the steps at which the run was started or resumed.
+    It has these values, the versions, the command and the commit; where they differ from those of
+    before, these are in `history`. `starts` has the steps of all starts.
     """
-    before = read(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SUMMARY).unlink(missing_ok=True)
+    before = read(folder) if step else {}
     before.pop("finished", None)
     starts = [start for start in before.pop("starts", []) if start < step]
     history = before.pop("history", [])
-    new = _as_json(record)
-    if step == 0:
-        history = []
-    elif before and before != new:
+    new = values | {
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        "command": sys.argv,
+        "commit": _commit(),
+    }
+    new = _as_json(new)
+    if before and before != new:
         history.append({"until_step": step} | before)
-    new["starts"] = [*starts, step]
-    return new | {"history": history} if history else new
+    write(folder, new | {"starts": [*starts, step], "history": history})
+
+
+def write(folder: Path, values: dict[str, Any]) -> None:
+    """Replace config.json."""
+    write_text(folder / FILE, json.dumps(values, indent=2) + "\n")
+
+
+def _commit() -> str:
+    """Return the commit of this code, with -dirty if files differ from it; empty without git."""
+    folder = str(Path(__file__).parent)
+    describe = ["git", "-C", folder, "describe", "--always", "--abbrev=40", "--dirty"]
+    with suppress(OSError):
+        done = subprocess.run(describe, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+    return ""
 
 
 def finished_at(folder: Path, cfg: Any) -> int | None:
@@ -103,22 +129,6 @@ def create_folder(parent: Path) -> str:
         except FileExistsError:  # another run started in the same second
             number += 1
             name = f"{now}-{number}"
-
-
-def _is_same_file(old: Any, new: Any) -> bool:
-    """Whether two paths are of the same file or folder, such as photos and ./photos."""
-    with suppress(OSError, TypeError, ValueError):
-        return Path(old).expanduser().samefile(Path(new).expanduser())
-    return False
-
-
-def _as_tuples(value: Any) -> Any:
-    """Return the value with its lists as tuples, which JSON does not have."""
-    if isinstance(value, list):
-        return tuple(map(_as_tuples, value))
-    if isinstance(value, dict):
-        return {key: _as_tuples(part) for key, part in value.items()}
-    return value
 
 
 def _as_json(values: dict[str, Any]) -> dict[str, Any]:

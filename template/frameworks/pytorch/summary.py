@@ -1,12 +1,15 @@
-"""What a run came to: summary.json, from its rows of metrics."""
+"""What a run came to: rows of metrics in metrics.jsonl, and summary.json."""
 
 import json
 import math
+import os
 import resource
 import sys
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -17,13 +20,56 @@ ASKED = (Stopped, KeyboardInterrupt, SystemExit)
 """What ends a run that was asked to stop; Lightning raises the latter two."""
 
 
-def summary(
+def keep_rows(file: Path, step: int) -> float:
+    """Drop the rows after a step, which a resumed run repeats, with the validation of the step.
+
+    Return the seconds until then.
+    """
+    kept = []
+    seconds = 0.0
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    for line in text.splitlines():
+        with suppress(ValueError, KeyError, TypeError):  # cut off by a crash
+            row = json.loads(line)
+            is_train = row["split"] == "train"
+            if row["step"] < step + is_train:
+                kept.append(f"{line}\n")
+                seconds = row["seconds"]
+    write_text(file, "".join(kept))
+    return seconds
+
+
+def write_text(file: Path, text: str) -> None:
+    """Replace a small file, so that it is either the old one or the new one even after a crash."""
+    partial = file.with_name(f".{file.name}.partial")
+    with partial.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.rename(file)
+
+
+def write_summary(
     folder: Path,
+    monitor: str,
+    mode: str | None,
     total_steps: float = 0,
-    monitor: str = "loss",
-    mode: str | None = None,
-) -> str:
-    """Return the content of summary.json at the end of a run, from its rows of metrics."""
+) -> None:
+    """Write summary.json at the end of a run, unless the disk is full.
+
+    A run that has ended before `total_steps` without an error was stopped.
+    """
+    with suppress(OSError, ValueError):
+        text = json.dumps(_summary(folder, monitor, mode, total_steps), indent=2)
+        write_text(folder / SUMMARY, f"{text}\n")
+
+
+def _summary(
+    folder: Path,
+    monitor: str,
+    mode: str | None,
+    total_steps: float,
+) -> dict[str, Any]:
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     steps = rows[-1]["step"] if rows else 0
@@ -31,7 +77,7 @@ def summary(
     usable = [row for row in validations if math.isfinite(row.get(monitor, math.nan))]
     best = max if mode == "max" else min
     speeds = [row["samples_per_second"] for row in rows if row["split"] == "train"]
-    values = {
+    return {
         "exit": _exit_reason(steps < total_steps),
         "steps": steps,
         "best": best(usable, key=itemgetter(monitor), default=None),
@@ -40,7 +86,6 @@ def summary(
         "samples_per_second": median(speeds) if speeds else None,
         "peak_memory_mb": _peak_memory_mb(),
     }
-    return json.dumps(values, indent=2) + "\n"
 
 
 def _exit_reason(is_incomplete: bool) -> str:
@@ -54,5 +99,5 @@ def _exit_reason(is_incomplete: bool) -> str:
 def _peak_memory_mb() -> float:
     """Return the largest memory of this rank's GPU, or without one, of its process."""
     unit = 1 if sys.platform == "darwin" else 1024
-    peak = torch.cuda.max_memory_allocated()
+    peak = getattr(torch.get_device_module(), "max_memory_allocated", int)()  # int: 0 without it
     return (peak or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit) / 1e6

@@ -54,7 +54,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         net.compile(dynamic=False, mode=cfg.speed.compile_mode)  # in place: names stay the same
 
     # Optimizer and schedule: AdamW and 1cycle of optim.py, unless a component has others.
-    parameters = optim.trainable(model)
+    parameters = list(model.parameters())
     optimizer = components.build_optimizer(model, cfg)
     schedule = components.build_schedule(plan, cfg)
 
@@ -100,11 +100,11 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         """Unscale, clip, update and reset the gradients; return their norm before clipping."""
         scaler.unscale_(optimizer)
         step_mean.scale(parameters, plan.accumulation_steps)
-        grad_norm = optim.clip(parameters, cfg.optim.max_grad_norm, cfg.optim.max_grad_value)
+        grad_norm = optim.clip(parameters, cfg.optim.max_grad_norm)
         scaler.step(optimizer)  # fp16: does nothing if a gradient is not finite
         scaler.update()
         scaler.count(grad_norm)
-        optimizer.zero_grad(set_to_none=cfg.optim.set_to_none)
+        optimizer.zero_grad()
         return grad_norm
 
     step = components.wrap_step(run, Step(compute_gradients, update_weights))
@@ -118,30 +118,26 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 prepare,
                 autocast,
                 world,
-                components.needs_gradients_in_validation(model),
             )
             components.on_validation(run, results)
-        checkpoints.save_best(run.step, results, cfg.train.monitor, cfg.train.monitor_mode)
+        checkpoints.record_best(run.step, results, cfg.train.monitor, cfg.train.monitor_mode)
         log.write("val", results)
         return results
 
-    stop_requests = StopRequests(
-        world, cfg.run.hours, cfg.loader.stall_seconds, (train_loader, val_loader)
-    )
     with (  # what is closed at the end, also after an error or a stop
         lock(run.folder, world),
         closing(Log(run)) as log,
         closing(val_loader),
         closing(train_loader),
         closing(iter(train_loader)) as batches,
-        stop_requests,
+        StopRequests(world, cfg.run.hours) as stop_requests,
         components.training(run),
     ):
         log.first_lines(precision_name, schedule.peak, train_loader, val_loader, about_data)
 
         # A resumed run validates again: it may have ended between a checkpoint and its validation.
         results = validate() if plan.validates(run.step) else {}
-        meter = Meter(world, of_nothing=0.0)
+        meter = Meter(world, mean_of_none=0.0)
         gc.freeze()  # so that the garbage collector does not look at the model in each step
 
         while not run.is_over:

@@ -19,7 +19,7 @@ from torch.utils.data import Subset
 
 from .. import data
 from .. import train as program
-from ..config import parse
+from ..config import Config, parse
 from ..data import DataConfig
 from ..loss import compute_loss
 
@@ -64,7 +64,7 @@ def few_samples() -> Iterator[None]:
 @few_samples()
 def train_here(folder: Path, *options: str) -> dict[str, float]:
     """Train in this process; the run is `folder/first`."""
-    return program.train(parse([*SMALL, f"--run.dir={folder}", *options]))
+    return program.train(parse(Config, [*SMALL, f"--run.dir={folder}", *options]))
 
 
 def run_program(

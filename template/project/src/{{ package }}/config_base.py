@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import wraps
 from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import (
     Any,
     ClassVar,
@@ -14,7 +14,6 @@ from typing import (
     Union,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
 from .errors import UserError
@@ -82,7 +81,7 @@ def sized(
 class Section:
     """A section of the config, `XConfig` with the keys `x.*`.
 
-    Refuses numbers outside their interval, and null for a key that must have a value.
+    Refuses numbers outside their interval.
     """
 
     is_fixed: ClassVar[bool] = False
@@ -90,11 +89,8 @@ class Section:
     trained."""
 
     def __post_init__(self) -> None:
-        types = get_type_hints(type(self))
         for item in fields(self):
             value = getattr(self, item.name)
-            if value is None and NoneType not in alternatives(types[item.name]):
-                raise UserError(f"{self._name()}.{item.name} needs a value, not null")
             interval = item.metadata.get("interval")
             if interval and isinstance(value, int | float) and not contains(interval, value):
                 self.refuse(item.name, f"it must be in {interval}")

@@ -1,18 +1,22 @@
-"""YAML files of options, read as if their options stood on the command line."""
+"""Reads a config from YAML files and the command line, which wins."""
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import Field, fields
-from operator import attrgetter
+import sys
+from argparse import ArgumentError
+from collections.abc import Iterable, Iterator
+from dataclasses import Field, asdict, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
+from jsonargparse import ArgumentParser, set_parsing_settings
 
 from .config_base import alternatives
 from .errors import UserError
+
+C = TypeVar("C")
 
 SHOW = ("-h", "--help", "--print_config")
 """How words begin that show the config instead of training."""
@@ -23,6 +27,9 @@ IN_WORDS = {
     str: "text",
     Path: "a path",
     NoneType: "null",
+    tuple: "a list",
+    list: "a list",
+    dict: "a dict",
 }
 """What a value of a type may be."""
 
@@ -34,27 +41,47 @@ class Key(NamedTuple):
     field: Field[Any]
 
 
-def resolve(words: list[str], config: type) -> list[str]:
-    """Return the words of a command, with the options of its files in place of `--config FILE`.
-
-    An option that is given later wins over one that overrides it: a file comes after the defaults
-    and the files before it, and the command line after all files.
-    """
-    keys = keys_of(config)
-    resolved = []
-    turns: dict[str, int] = {}  # when each key was given last
+def parse(config: type[C], argv: list[str] | None = None) -> C:
+    """Return the config of a command line; print it and exit for --help and --print_config."""
+    words = sys.argv[1:] if argv is None else argv
     shows = [word for word in words if word.startswith(SHOW)]
-    given = read_options([word for word in words if word not in shows])
-    for option in sorted(given, key=attrgetter("turn")):  # the command line after the files
-        name = option.name
+    # 0.1 s: not for a training
+    set_parsing_settings(docstring_parse_attribute_docstrings=bool(shows))
+    parser = ArgumentParser(description="Train the model.", exit_on_error=False)
+    about_files = "A YAML file of options; the command line overrides it."
+    parser.add_argument("--config", action="config", help=about_files)
+    parser.add_class_arguments(config, None)
+    keys = keys_of(config)
+    options = read_options([word for word in words if word not in shows], keys)
+    sections: dict[str, Any] = {}
+    try:
+        given = parser.parse_args(options, defaults=False)  # these follow from the model's size
+        for section in fields(config):  # type: ignore[arg-type]
+            kind: Any = section.type
+            sections[section.name] = kind(**given.get(section.name, {}))
+    except (ArgumentError, TypeError, ValueError) as error:
+        types = {}
+        for name, key in keys.items():
+            types[name] = key.type
+        raise UserError(explain(error, types)) from None
+    cfg = config(**sections)
+    if shows:
+        parser.set_defaults(flat(asdict(cfg)))  # type: ignore[call-overload]
+        if not any(word.startswith("--print_config") for word in shows):
+            print(with_ranges(parser.format_help(), keys))
+            raise SystemExit(0)
+        parser.parse_args(shows)
+    return cfg
+
+
+def from_saved(config: type[C], saved: dict[str, Any]) -> C:
+    """Return the config of a saved run; a component may have been removed since, with its keys."""
+    words = []
+    keys = keys_of(config)
+    for name, value in flat(saved).items():
         if name in keys:
-            resolved.append(f"--{name}={_as_text(option, keys[name].type)}")
-            turns[name] = option.turn
-        elif option.place or name.rpartition(".")[0] not in keys:
-            raise _unknown(name, keys, option.place)
-        else:  # an item of a dict
-            resolved.append(f"--{name}={option.value}")
-    return resolved + _turned_off(keys, turns) + shows
+            words.append(f"--{name}={_as_text(value, keys[name].type)}")
+    return parse(config, words)
 
 
 def keys_of(config: type) -> dict[str, Key]:
@@ -67,99 +94,60 @@ def keys_of(config: type) -> dict[str, Key]:
     return keys
 
 
-def explain(error: Exception, types: Mapping[str, Any]) -> str:
-    """Return the line of a parser's error; of a wrong value, what its key allows."""
-    line = " ".join(str(error).split())
-    wrong = re.match(r'Parser key "([\w.]+)": (?:.*(?:Got|Given) value: (.*)|Not of type)', line)
-    if not wrong or wrong[1] not in types:
-        return line
-    given = f" is {wrong[2]}: it" if wrong[2] else ""
-    return f"{wrong[1]}{given} must be {_allowed(types[wrong[1]])}"
+def flat(sections: dict[str, Any], place: str = "") -> dict[str, Any]:
+    """Return the values of all sections by their keys `section.name`."""
+    values = {}
+    for section, options in sections.items():
+        if not isinstance(options or {}, dict):
+            raise UserError(f"{section} is {options}{place}, but a section has keys")
+        for name, value in (options or {}).items():
+            values[f"{section}.{name}"] = value
+    return values
 
 
-def _allowed(kind: Any) -> str:
-    """Return the values of a type in words."""
-    choices: list[str] = []
-    for part in alternatives(kind):
-        if get_origin(part) is Literal:
-            choices += map(str, get_args(part))
-        elif get_origin(part) in (list, tuple):
-            choices.append("a list, such as [1, 2]" if int in get_args(part) else "a list")
-        elif part is bool:
-            choices += ("true", "false")
-        else:
-            choices.append(IN_WORDS.get(part) or _of_number(part) or part.__name__)
-    *others, last = dict.fromkeys(choices)
-    return f"{', '.join(others)} or {last}" if others else last
+def read_options(words: list[str], keys: dict[str, Key]) -> list[str]:
+    """Return the options of the files that a command names and then its own, as words.
+
+    An option turns off one of before that would override it: `epochs` turns off `steps`.
+    """
+    given: dict[str, str] = {}
+    for place, options in _sources(words):
+        for name in options:
+            section = name.rpartition(".")[0]
+            key = keys.get(name) or keys.get(section)  # an item of a dict
+            if key is None:
+                raise _unknown(name, keys, place)
+            other = key.field.metadata.get("overridden_by")
+            if other:
+                given[other] = "false" if keys[other].type is bool else "null"
+        for name, value in options.items():
+            kind = keys[name].type if name in keys else str
+            try:
+                given[name] = _as_text(value, kind)
+            except ValueError as error:
+                raise UserError(f"{name} {error}{place}") from None
+    return [f"--{name}={value}" for name, value in given.items()]
 
 
-def _of_number(kind: Any) -> str:
-    """Describe a number of jsonargparse.typing by its docstring: "float restricted to be >0"."""
-    number, _, limits = str(kind.__doc__).partition(" restricted to be ")
-    return f"{number} {limits}" if limits else ""
+def _as_text(value: Any, kind: Any) -> str:
+    """Return a value as the command line has it; `a` is a list of one where a list is needed."""
+    kinds = alternatives(kind)
+    is_null = value in (None, "null")
+    if is_null and NoneType not in kinds:
+        raise ValueError("needs a value, not null")
+    takes_list = any(get_origin(part) in (list, tuple) for part in kinds)
+    if takes_list and isinstance(value, str) and not is_null:
+        value = _Loader(value).get_single_data() if value.startswith("[") else [value]
+    if isinstance(value, str):
+        return value
+    return json.dumps(value)
 
 
-def _turned_off(keys: dict[str, Key], turns: dict[str, int]) -> list[str]:
-    """Return options that turn off the keys that would override one that was given later."""
-    turned_off = []
-    for name, key in keys.items():
-        other = key.field.metadata.get("overridden_by")
-        if other in keys and turns.get(name, 0) > turns.get(other, 0):
-            off = "false" if keys[other].field.default is True else "null"
-            turned_off.append(f"--{other}={off}")
-    return turned_off
-
-
-def _unknown(name: str, keys: dict[str, Key], place: str) -> UserError:
-    """Return an error that names the closest key, and the keys of the section."""
-    section = name.partition(".")[0]
-    siblings = [key for key in keys if key.startswith(f"{section}.")]
-    if siblings:
-        exist = (
-            f"the keys of {section} are {', '.join(key[len(section) + 1 :] for key in siblings)}"
-        )
-    else:
-        sections = dict.fromkeys(key.partition(".")[0] for key in keys)
-        exist = f"the sections are {', '.join(sections)}, and those of added components"
-    return UserError(f"unrecognized arguments: --{name}{place}; {exist}.{meant(name, keys)}")
-
-
-def meant(name: str, keys: Iterable[str]) -> str:
-    """Return a question with the closest key, if one is close."""
-    from difflib import get_close_matches  # not for a training
-
-    endings = {key.partition(".")[2]: key for key in keys}
-    close = get_close_matches(name, keys, 1) or get_close_matches(name, endings, 1)
-    return f" Did you mean --{endings.get(close[0], close[0])}?" if close else ""
-
-
-def with_ranges(text: str, config: type) -> str:
-    """Return the help of the options with the intervals of numbers, before their defaults."""
-    for section in fields(config):
-        for item in fields(section.type):  # type: ignore[arg-type]
-            if interval := item.metadata.get("interval"):
-                option = re.escape(f"  --{section.name}.{item.name} ")
-                place = rf"(\n{option}.*?,)(\s+default:)"
-                text = re.sub(place, rf"\1 in {interval},\2", text, count=1, flags=re.DOTALL)
-    return text
-
-
-class Option(NamedTuple):
-    """An option of the command line or of a file."""
-
-    name: str
-    value: Any
-    """Null, a text, or a list or dict of such."""
-    turn: int
-    """A larger number is later."""
-    place: str = ""
-    """Of a file: " in FILE"."""
-
-
-def read_options(words: list[str]) -> Iterator[Option]:
-    """Yield the options of a command and of its files."""
+def _sources(words: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the options of each file, with its name for errors, and of the command line."""
+    own = {}
     rest = iter(words)
-    for turn, word in enumerate(rest, 1):
+    for word in rest:
         if not word.startswith("--"):
             raise UserError(f"unrecognized arguments: {word}")
         name, equals, value = word.removeprefix("--").partition("=")
@@ -168,22 +156,15 @@ def read_options(words: list[str]) -> Iterator[Option]:
             if not value or value.startswith("--"):
                 raise UserError(f"argument {word}: expected one argument")
         if name == "config":
-            yield from read_file(value, turn)
+            place = f" in {value}"
+            yield place, flat(load(value), place)
         else:
-            yield Option(name, value, len(words) + 1)
-
-
-def read_file(file: str, turn: int) -> Iterator[Option]:
-    """Yield the options of a YAML file."""
-    for section, values in load(file).items():
-        if not isinstance(values or {}, dict):
-            raise UserError(f"{section} is {values} in {file}, but a section has keys")
-        for key, value in (values or {}).items():
-            yield Option(f"{section}.{key}", value, turn, f" in {file}")
+            own[name] = value
+    yield "", own
 
 
 def load(file: str) -> dict[str, Any]:
-    """Return the sections of a YAML file; refuse one that stands twice."""
+    """Return the sections of a YAML file."""
     try:
         with open(file, encoding="utf-8") as stream:
             sections = _Loader(stream).get_single_data() or {}
@@ -201,14 +182,12 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
         for key, _ in node.value:
+            name = str(key.value)
             line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode):
-                place = f"line {line} of {key.start_mark.name}"
-                raise UserError(f"{place} has braces within braces: quote the value")
-            if key.value in lines:
-                twice = f"{key.value} stands twice in {key.start_mark.name}"
-                raise UserError(f"{twice}, in lines {lines[key.value]} and {line}: keep one")
-            lines[key.value] = line
+            if name in lines:
+                twice = f"{name} stands twice in {key.start_mark.name}"
+                raise UserError(f"{twice}, in lines {lines[name]} and {line}: keep one")
+            lines[name] = line
         return super().construct_mapping(node, deep)
 
 
@@ -216,20 +195,53 @@ for _kind in ("bool", "int", "float", "timestamp"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", lambda _, node: node.value)
 
 
-def _as_text(option: Option, kind: Any) -> str:
-    """Return a value as the command line has it; `a` is a list of one where a list is needed."""
-    kinds = alternatives(kind)
-    value = option.value
-    is_null = value in (None, "null")
-    if is_null and NoneType not in kinds:
-        raise UserError(f"{option.name} needs a value, not null{option.place}")
-    if is_null:
-        return "null"
-    takes_list = any(get_origin(part) in (list, tuple) for part in kinds)
-    if takes_list and isinstance(value, str):
-        value = _Loader(value).get_single_data() if value.startswith("[") else [value]
-    if isinstance(value, str):
-        return value
-    if not takes_list and get_origin(kind) is not dict:
-        raise UserError(f"{option.name} needs one value, not a list: quote it{option.place}")
-    return json.dumps(value)
+def explain(error: Exception, types: dict[str, Any]) -> str:
+    """Return the line of a parser's error; of a wrong value, what its key allows."""
+    line = " ".join(str(error).split())
+    wrong = re.match(r'Parser key "([\w.]+)": .*(?:Got|Given) value: (.*)', line)
+    if not wrong or wrong[1] not in types:
+        return line
+    allowed: list[str] = []
+    for kind in alternatives(types[wrong[1]]):
+        if get_origin(kind) is Literal:
+            allowed += map(str, get_args(kind))
+        elif kind is bool:
+            allowed += ("true", "false")
+        else:
+            allowed.append(IN_WORDS[get_origin(kind) or kind])
+    *others, last = allowed
+    choice = f"{', '.join(others)} or {last}" if others else last
+    return f"{wrong[1]} is {wrong[2]}: it must be {choice}"
+
+
+def _unknown(name: str, keys: dict[str, Key], place: str) -> UserError:
+    """Return an error that names the closest key, and the keys of the section."""
+    section = name.partition(".")[0]
+    siblings = []
+    for key in keys:
+        if key.startswith(f"{section}."):
+            siblings.append(key.removeprefix(f"{section}."))
+    if siblings:
+        exist = f"the keys of {section} are {', '.join(siblings)}"
+    else:
+        sections = dict.fromkeys(key.partition(".")[0] for key in keys)
+        exist = f"the sections are {', '.join(sections)}, and those of added components"
+    return UserError(f"unrecognized arguments: --{name}{place}; {exist}.{meant(name, keys)}")
+
+
+def meant(name: str, keys: Iterable[str]) -> str:
+    """Return a question with the closest key, if one is close."""
+    from difflib import get_close_matches  # not for a training
+
+    endings = {key.partition(".")[2]: key for key in keys}
+    close = get_close_matches(name, keys, 1) or get_close_matches(name, endings, 1)
+    return f" Did you mean --{endings.get(close[0], close[0])}?" if close else ""
+
+
+def with_ranges(text: str, keys: dict[str, Key]) -> str:
+    """Return the help of the options with the intervals of numbers, before their defaults."""
+    for name, key in keys.items():
+        if interval := key.field.metadata.get("interval"):
+            place = rf"(\n  --{re.escape(name)} .*?,)(\s+default:)"
+            text = re.sub(place, rf"\1 in {interval},\2", text, count=1, flags=re.DOTALL)
+    return text

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, default_collate
 
 from .errors import UserError
 
@@ -79,7 +79,6 @@ class Model(Protocol):
     - `sample(count, generator)`: images of a generative model, with values from 0 to 1
     - `blocks`: a ModuleList of the repeated layers, which components shard, compile or recompute
     - `no_weight_decay`: the names of matrices that do not decay, such as embeddings
-    - `needs_gradients_in_validation`: true if the loss has derivatives in it
     - `batch_coupled`: true if the loss compares the samples of a batch
     - `ignored`: the class of targets that metrics leave out, such as padding
     - `no_compile_reason`: why torch.compile cannot compile the model
@@ -127,7 +126,6 @@ def load_data(
 def load_test_split(
     data: Any,
     cfg: Any,
-    section: str = "data",
     spec: Any = None,
 ) -> Any:
     """Return `load_test(cfg)` of data.py, the samples that `load` leaves out.
@@ -137,7 +135,7 @@ def load_test_split(
     load_test = getattr(data, "load_test", None)
     samples = _load(load_test, cfg, spec) if load_test else None
     if samples is None:
-        fix = f"train with {section}.test_fraction, or see load_test in data.py"
+        fix = "train with data.test_fraction, or see load_test in data.py"
         raise UserError(f"there is no test split: {fix}")
     return samples
 
@@ -155,12 +153,7 @@ def _load(
 def describe_data(data: Any, train_set: Any, val_set: Any, spec: Any) -> list[str]:
     """Return `describe(train_set, val_set, spec)` of data.py: lines on how the data were read."""
     describe = getattr(data, "describe", None)
-    if describe is None:
-        return []
-    try:
-        return list(describe(train_set, val_set, spec))
-    except Exception as error:  # as `load` may return other datasets now, such as a Subset
-        return [f"describe of data.py failed: {type(error).__name__}: {error}"]
+    return list(describe(train_set, val_set, spec)) if describe else []
 
 
 def spec_fields(spec: Any) -> dict[str, Any] | None:
@@ -213,6 +206,21 @@ def collate_fn(dataset: Any) -> Callable[[Any], Any] | None:
     return getattr(dataset, "collate_fn", None)
 
 
+def load_batch(dataset: Any, indices: list[int]) -> Any:
+    """Load a batch in this process, in a third of DataLoader's time for table rows."""
+    whole = whole_batches(dataset)
+    samples = whole(indices) if whole else [dataset[index] for index in indices]
+    return (collate_fn(dataset) or collate)(samples)
+
+
+def collate(batch: Any) -> Any:
+    """Stack a list of samples; what a dataset returned as a tuple or a dict is a batch already."""
+    stacked = default_collate(batch) if isinstance(batch, list) else batch
+    if isinstance(stacked, dict):
+        return stacked
+    return (stacked,) if isinstance(stacked, Tensor) else tuple(stacked)
+
+
 def own_loader(dataset: Any) -> Callable[..., Iterator[Any]] | None:
     """Return `batches` of a `Stream`."""
     return getattr(dataset, "batches", None)
@@ -223,18 +231,29 @@ def is_in_memory(dataset: Any) -> bool:
     return bool(getattr(dataset, "in_memory", isinstance(dataset, TensorDataset)))
 
 
-def is_on_device(dataset: Any) -> bool:
-    """Return `on_device`: whether its batches are in GPU memory, and not on the host."""
-    return bool(getattr(dataset, "on_device", False))
-
-
 def blocks(model: Any) -> nn.ModuleList:
     """Return `blocks`, the repeated layers: components shard, compile or recompute each."""
     layers: nn.ModuleList = getattr(model, "blocks", nn.ModuleList())
     return layers
 
 
-def no_weight_decay(model: Any) -> Collection[str]:
-    """Return `no_weight_decay`: names of matrices that do not decay, such as embeddings."""
-    names: Collection[str] = getattr(model, "no_weight_decay", ())
-    return names
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the trained parameters for an optimizer, with and without weight decay.
+
+    Biases, norms and the model's `no_weight_decay`, such as embeddings, do not decay.
+    """
+    exempt: Collection[str] = getattr(model, "no_weight_decay", ())
+    decayed = []
+    rest = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.ndim >= 2 and name not in exempt:
+            decayed.append(parameter)
+        else:
+            rest.append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": rest, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

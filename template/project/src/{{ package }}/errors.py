@@ -1,15 +1,16 @@
 """Errors that end a program with one line instead of a traceback."""
 
+import ctypes
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing.process import BaseProcess
 
+PR_SET_PDEATHSIG = 1
+"""Of Linux: the signal that a process gets when its parent ends."""
 MORE_SHARED_MEMORY = "start a container with --shm-size=8g or --ipc=host, or use num_workers 0"
 
 
@@ -37,7 +38,7 @@ def one_line() -> Iterator[None]:
         last = (str(error).strip() or repr(error)).splitlines()[-1]
         raise _exit(last.split("UserError: ")[-1]) from None
     except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker"):
+        if not str(error).startswith("DataLoader"):  # a worker has died, or takes too long
             raise
         ended = str(error).splitlines()[0].split(". ")[0].rstrip(".")
         raise _exit(f"{ended}; /dev/shm or memory may be full: {MORE_SHARED_MEMORY}") from None
@@ -57,12 +58,12 @@ def _exit(line: str) -> SystemExit:
     return SystemExit(int(os.environ.get("ERROR_STATUS", "1")))
 
 
-def kill_workers(workers: Iterable[BaseProcess] | None = None) -> None:
-    """Kill loader workers, or all that are left: they ignore the signal with which Python ends."""
-    alive = multiprocessing.active_children()
-    if alive and threading.current_thread() is threading.main_thread():
+def kill_workers() -> None:
+    """Kill all loader workers: they ignore the signal with which Python ends them."""
+    workers = multiprocessing.active_children()
+    if workers and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else torch raises an error for each
-    for worker in alive if workers is None else workers:
+    for worker in workers:
         worker.kill()
 
 
@@ -72,47 +73,32 @@ def launched_rank() -> tuple[int, int, int]:
     Raises:
         UserError: variables of a launcher, such as torchrun, are missing or contradict each other.
     """
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "MASTER_ADDR")
     given = {name: os.environ[name] for name in names if name in os.environ}
-    if given.keys() <= {"MASTER_ADDR", "MASTER_PORT"}:
+    if given.get("WORLD_SIZE", "1") == "1" and given.get("RANK", "0") == "0":
         return 0, 1, 0
-    if given.get("WORLD_SIZE") == "1":  # some schedulers set no more for one process
-        given.setdefault("LOCAL_RANK", "0")
     with suppress(KeyError, ValueError):
-        rank, size, local = (int(given[name]) for name in names[:3])
-        can_join = size == 1 or (given["MASTER_ADDR"] and int(given["MASTER_PORT"]) < 65536)
-        if 0 <= rank < size and 0 <= local < int(given.get(names[3], size)) and can_join:
-            return rank, size, local
+        rank, size, local_rank, _ = (int(given[name]) for name in names[:4])
+        if 0 <= rank < size and given["MASTER_ADDR"]:
+            return rank, size, local_rank
     found = ", ".join(f"{name}={value}" for name, value in given.items())
     raise UserError(
         f"{', '.join(names)} of a launcher do not fit ({found}): start with torchrun, or unset them"
     )
 
 
+def check_rank() -> None:
+    """Exit if a launcher's variable has no number, which Lightning reads when it is imported."""
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
+        text = os.environ.get(name, "0")
+        if not text.isdigit():
+            raise _exit(f"{name} is {text!r}: start with torchrun or srun, or unset it")
+
+
 def end_with_launcher() -> None:
-    """In a rank, end this process when the one that started it is gone, as after SIGKILL.
+    """In a rank, get SIGUSR1 when the process that started it is gone, as after SIGKILL.
 
-    Else a rank could wait for the others for half an hour, and keep its GPU.
+    That ends this process, or lets a training save a checkpoint: else it would keep its GPU.
     """
-    if "LOCAL_RANK" in os.environ:  # set by torchrun, `accelerate launch`, Lightning and others
-        threading.Thread(
-            target=_end_after,
-            args=(os.getppid(),),
-            daemon=True,
-        ).start()
-
-
-def _end_after(launcher: int) -> None:
-    while os.getppid() == launcher:
-        time.sleep(5)
-    with suppress(OSError):  # nobody may read stderr any more
-        print(
-            "error: the launcher of this rank is gone",
-            file=sys.stderr,
-            flush=True,
-        )
-    # Both ask a training to save a checkpoint; but a second SIGTERM would end it at once.
-    is_handled = callable(signal.getsignal(signal.SIGUSR1))
-    os.kill(os.getpid(), signal.SIGUSR1 if is_handled else signal.SIGTERM)
-    time.sleep(30)
-    os._exit(1)  # it hangs
+    if "LOCAL_RANK" in os.environ and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)

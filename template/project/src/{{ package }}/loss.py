@@ -46,25 +46,26 @@ class StepMean:
         self.mean_over_ranks = mean_over_ranks
 
     def weight(self, metrics: Metrics, is_first: bool) -> Count:
-        """Return the weight of a micro-batch's loss: its count, in units of the first one's.
+        """Return the weight of a micro-batch's loss: its count, divided by that of the first one.
 
-        The unit is the mean over the ranks, as these average gradients that have the same unit.
+        The divisor is the mean over the ranks, so that the gradients which these average have the
+        same one.
         """
         count: Count = metrics["loss"][1]
         if is_first:
             self.micro_batches = 0
             self.total: Count = 0
-            self.unit = _or_one(self.mean_over_ranks(count))
+            self.divisor = _or_one(self.mean_over_ranks(count))
         self.micro_batches += 1
         self.total = self.total + count
-        return count / self.unit
+        return count / self.divisor
 
     def scale(self, parameters: Iterable[nn.Parameter], accumulation_steps: int) -> None:
-        """Divide the gradients by all that counts, instead of by `accumulation_steps` units."""
+        """Divide the gradients by all that counts, not by `accumulation_steps` divisors."""
         if self.micro_batches == accumulation_steps == 1:
-            return  # the unit was all that counts
+            return  # the divisor was all that counts
         total = _or_one(self.mean_over_ranks(self.total))
-        factor = accumulation_steps * self.unit / total
+        factor = accumulation_steps * self.divisor / total
         if not isinstance(factor, Tensor) and factor == 1:
             return
         gradients = [weight.grad for weight in parameters if weight.grad is not None]

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ..contracts import load_batch
 from ..data import DataConfig, Prepare
-from ..loader import load_batch
 from ..loss import compute_loss
 from ..model import ModelConfig, build
 from .support import load_all
@@ -65,32 +65,6 @@ def test_one_batch_is_learned_by_heart(built: Built) -> None:
     optimizer = torch.optim.AdamW(built[0].parameters(), lr=3e-3)
     first = train_step(built, optimizer)
     assert any(train_step(built, optimizer) < first / 2 for _ in range(100))
-
-
-def test_no_bias_before_batch_norm(built: Built) -> None:
-    producers: dict[int, tuple[nn.Module, Tensor]] = {}
-    names = {module: name for name, module in built[0].named_modules()}
-    found: list[str] = []
-
-    def remember(
-        layer: nn.Module,
-        arguments: tuple[Any, ...],
-        output: Any,
-    ) -> None:
-        producer, _ = producers.get(id(arguments[0]), (None, None))
-        if (
-            isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
-            and producer is not None
-            and getattr(producer, "bias", None) is not None
-        ):
-            found.append(f"{names[producer]} has a bias before the norm {names[layer]}")
-        producers[id(output)] = layer, output  # the reference keeps the id unique
-
-    for layer in built[0].modules():
-        if not list(layer.children()):
-            layer.register_forward_hook(remember)
-    compute_loss(*built)
-    assert found == [], "the norm subtracts it again: give the layer bias=False"
 
 
 def samples(dataset: Any) -> set[bytes]:
