@@ -17,7 +17,6 @@ MAY_USE_CUDA = {
     "precision.py": "TF32, cuDNN's autotuner, compute capability",
     "accelerator.py": "TF32, cuDNN's autotuner",
     "train.py": "Lightning's: TF32 in cuDNN",
-    "record.py": "the peak memory of the GPU",
     "debug": "its report of synchronization",
     "fp8": "compute capability",
     "mfu": "the name of the GPU",

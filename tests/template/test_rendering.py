@@ -179,7 +179,7 @@ def test_rendering_is_complete_and_clean(
     else:
         assert ast.unparse(ast.parse(registry)).count("\n") == 0, "a docstring, or no file"
         assert bool(registry) == bool(modules)
-    if not modules:
+    if hardware == "cpu":
         assert len(files) <= 45
 
 
@@ -197,7 +197,7 @@ def test_readme_is_short_and_names_every_module(project: Project, framework: str
     """A framework that shares modules of the core lists them all."""
     folder = project(framework, MODELS[0])
     readme = (folder / "README.md").read_text()
-    assert len(readme.splitlines()) <= 95
+    assert len(readme.splitlines()) <= 100
     modules = {file.name for file in (folder / "src/proj").glob("*.py")} - {"__init__.py"}
     assert {name for name in modules if f"  {name}  " not in readme} == set()
 
