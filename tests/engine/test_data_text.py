@@ -337,7 +337,8 @@ def test_tokens_of_a_large_text_stay_in_a_file(
     ):
         assert len(split) == len(whole)
         indices = [len(whole) - 1, 0, 3]
-        batch, of_whole = split.__getitems__(indices)[0], whole.__getitems__(indices)[0]
+        batch = split.__getitems__(indices)[0]
+        of_whole = whole.__getitems__(indices)[0]
         assert batch.dtype == of_whole.dtype
         assert torch.equal(batch, of_whole)
 
