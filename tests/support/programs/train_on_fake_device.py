@@ -125,13 +125,12 @@ def move(self: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = Tr
 def check_and_forget(meter: Any, own: dict[str, Tensor] | None = None) -> dict[str, float]:
     """Return 1 for each metric; all of them must be on the device."""
     values = list((own or {}).values())
-    for pairs in meter.pairs.values():
-        for pair in pairs:
-            values += pair
+    for totals in meter.totals.values():
+        values += totals
     on_host = [value for value in values if isinstance(value, Tensor) and value.device != DEVICE]
     assert not on_host, f"metrics on the host: {on_host}"
-    names = [*meter.pairs, *(own or {})]
-    meter._reset()
+    names = [*meter.totals, *(own or {})]
+    meter.totals = {}
     return dict.fromkeys(names, 1.0)
 
 
