@@ -262,7 +262,8 @@ def to_gray(colors: Tensor) -> Tensor:
     if colors.shape[1] == 1:
         return colors
     red, green, blue = colors.split(1, 1)
-    return 0.299 * red + 0.587 * green + 0.114 * blue
+    gray: Tensor = 0.299 * red + 0.587 * green + 0.114 * blue
+    return gray
 
 
 def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Images, Images, Spec]:

@@ -366,5 +366,5 @@ def _is_transparent(file: Path | Tensor) -> bool:
     with Image.open(file) as image:
         if not image.has_transparency_data:
             return False
-        least, _ = image.convert("RGBA").getchannel("A").getextrema()
-    return least < 255
+        alpha = image.convert("RGBA").getchannel("A")
+    return alpha.getextrema() != (255, 255)
