@@ -216,6 +216,10 @@ def read_means(
     row = means.compute()
     assert row["loss"].item() == (10 + 20) / 28
     assert row["iou"].item() == (18 / 16 + 12 / 4) / 2, "two classes have a count"
+    training = metrics.Means(loss_of_none=0.0)
+    training.update({"loss": (torch.tensor(0.0), 0), "recall": (0, 0)})
+    assert training.compute()["loss"] == 0
+    assert training.compute()["recall"].isnan()
     distributed.destroy_process_group()
 
 

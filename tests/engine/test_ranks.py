@@ -3,6 +3,7 @@
 Models that communicate or differentiate.
 """
 
+import math
 from contextlib import nullcontext
 from importlib import import_module
 from itertools import product
@@ -186,6 +187,15 @@ def test_vectors_of_sums_give_the_mean_over_entries_that_have_a_count(p: Package
         )
     found: dict[str, Any] = meter.read({"norm": torch.tensor(7.0)})
     assert found == {"loss": 0.5, "iou": pytest.approx(0.625), "norm": 7.0}
+
+
+def test_metric_without_a_count_is_nan_and_not_zero(p: Package) -> None:
+    """A recall of 0 is a result; in training, the loss of nothing is 0, like its gradient."""
+    meter = p.metrics.Meter(p.distributed.World(0, 1, torch.device("cpu")), loss_of_none=0.0)
+    meter.add({"loss": (torch.tensor(0.0), 0), "recall": (torch.tensor(0), torch.tensor(0))})
+    row = meter.read()
+    assert row["loss"] == 0
+    assert math.isnan(row["recall"])
 
 
 def test_seeds_of_micro_batches_differ_and_are_those_of_any_number_of_ranks(

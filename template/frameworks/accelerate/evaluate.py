@@ -28,9 +28,9 @@ from .model import build
 class Means:
     """Adds up the metrics of batches on the device; only `read` waits for it."""
 
-    def __init__(self, accelerator: Accelerator, mean_of_none: float = math.nan) -> None:
+    def __init__(self, accelerator: Accelerator, loss_of_none: float = math.nan) -> None:
         self.accelerator = accelerator
-        self.mean_of_none = mean_of_none  # if nothing counts; a validation with NaN is no best one
+        self.loss_of_none = loss_of_none  # with NaN, a validation is never the best
         self.totals: dict[str, Tensor] = {}
 
     @torch.no_grad()
@@ -53,7 +53,8 @@ class Means:
         for name, own in sorted(self.totals.items()):
             sums, counts = self.accelerator.reduce(own)
             mean = (sums / counts).nanmean().item()
-            means[name] = mean if counts.any() else self.mean_of_none
+            none = self.loss_of_none if name == "loss" else math.nan
+            means[name] = mean if counts.any() else none
         self.totals = {}
         return means
 

@@ -114,7 +114,7 @@ def train(cfg: Config) -> dict[str, float]:
 
     # A resumed run validates again: it may have ended between a checkpoint and its validation.
     results = validate() if plan.validates(progress.step) else {}
-    means = Means(accelerator, mean_of_none=0.0)
+    means = Means(accelerator, loss_of_none=0.0)
     step_mean = StepMean(partial(mean_over_processes, accelerator))
     should_stop = False
     gc.freeze()  # the garbage collector skips what exists now

@@ -15,9 +15,9 @@ class Means(Metric):  # type: ignore[misc, unused-ignore]  # mypy may not read t
     torchmetrics' MeanMetric has no mean over classes.
     """
 
-    def __init__(self, mean_of_none: float = math.nan) -> None:
+    def __init__(self, loss_of_none: float = math.nan) -> None:
         super().__init__()
-        self.mean_of_none = mean_of_none  # if nothing counts; a validation with NaN is no best one
+        self.loss_of_none = loss_of_none  # with NaN, a validation is never the best
         self.names: list[str] = []
 
     def update(self, metrics: Metrics) -> None:
@@ -46,5 +46,6 @@ class Means(Metric):  # type: ignore[misc, unused-ignore]  # mypy may not read t
         means = {}
         for name in self.names:
             sums, counts = getattr(self, f"{name}_sums")
-            means[name] = torch.where(counts.any(), (sums / counts).nanmean(), self.mean_of_none)
+            none = self.loss_of_none if name == "loss" else math.nan
+            means[name] = torch.where(counts.any(), (sums / counts).nanmean(), none)
         return means

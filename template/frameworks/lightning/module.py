@@ -63,7 +63,7 @@ class Model(LightningModule):
             # in place: the names of parameters stay the same
             self.net.compile(dynamic=False, mode=compile_mode)
         self.prepare = Prepare(data.spec, data.source)
-        self.train_means = Means(mean_of_none=0.0)
+        self.train_means = Means(loss_of_none=0.0)
         self.val_means = Means()
         self.step_mean = StepMean(self.mean_over_ranks)
 

@@ -19,9 +19,9 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 class Meter:
     """Adds up the metrics of batches; only `read` synchronizes with the device."""
 
-    def __init__(self, world: World, mean_of_none: float = math.nan) -> None:
+    def __init__(self, world: World, loss_of_none: float = math.nan) -> None:
         self.world = world
-        self.mean_of_none = mean_of_none  # if nothing counts; a validation with NaN is no best one
+        self.loss_of_none = loss_of_none  # with NaN, a validation is never the best
         self.dtype = torch.float64
         if world.device.type in ("mps", "xpu"):  # which have no float64
             self.dtype = torch.float32
@@ -54,7 +54,8 @@ class Meter:
             sums, counts = self.world.all_reduce(on_host).view(2, -1).tolist()
             pairs = zip(sums, counts, strict=True)
             means = [part / count for part, count in pairs if count]
-            row[name] = sum(means) / len(means) if means else self.mean_of_none
+            none = self.loss_of_none if name == "loss" else math.nan
+            row[name] = sum(means) / len(means) if means else none
         self.totals = {}
         for name, value in (scalars or {}).items():
             row[name] = value.item()
