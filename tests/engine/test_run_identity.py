@@ -130,6 +130,17 @@ def test_longer_run_on_purpose(p: Package, tmp_path: Path) -> None:
         p.train_here(tmp_path, *SIX)
 
 
+def test_option_that_is_newer_than_the_run_had_its_default(p: Package, tmp_path: Path) -> None:
+    unfinished(p, tmp_path)
+    file = tmp_path / "a/config.json"
+    values = json.loads(file.read_text())
+    del values["trained_with"]["model.dropout"]
+    file.write_text(json.dumps(values))
+    with pytest.raises(p.errors.UserError, match=r"model.dropout=.*, and not 0.25"):
+        p.train_here(tmp_path, *SIX, "--model.dropout=0.25")
+    p.train_here(tmp_path, *SIX)
+
+
 def test_component_that_decides_what_is_trained_stays_and_others_may_change(
     package: MakePackage, tmp_path: Path
 ) -> None:
@@ -515,7 +526,7 @@ def test_model_and_optimizer_that_do_not_fit_are_one_line(
         monkeypatch.setattr(module, "build", wider)
     message = (
         r"step-00000003 has the weights of another model \(size mismatch for layers.4.bias: "
-        r"param with shape .*\): put the model and the data of the run back, or use another"
+        r"copying a param with shape .*\): put the model and the data of the run back, or use another"
     )
     with pytest.raises(p.errors.UserError, match=message):
         p.train_here(tmp_path, *SIX)

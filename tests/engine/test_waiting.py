@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -166,6 +167,19 @@ def test_shared_memory_that_is_too_small_is_one_line(p: Package, tmp_path: Path,
     assert len(found) == 1, stderr
     assert "--shm-size=8g or --ipc=host, or use num_workers 0" in found[0]
     assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize(("blocks", "fits"), [(96, True), (95, False)])
+def test_shared_memory_must_hold_the_prefetched_batches(
+    p: Package, monkeypatch: pytest.MonkeyPatch, blocks: int, fits: bool
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=blocks, f_frsize=4))
+    batch = {"a": (torch.zeros(8, 2),), "b": [torch.zeros(0)]}
+    if fits:
+        p.workers.check_shared_memory(batch, 6)
+    else:
+        with pytest.raises(p.errors.UserError, match="the 6 batches of all workers need"):
+            p.workers.check_shared_memory(batch, 6)
 
 
 @pytest.mark.slow

@@ -144,7 +144,7 @@ class Stream:
             Batches(self),
             batch_size=None,  # as each item is a batch
             num_workers=workers,
-            collate_fn=to_shared_memory(_unchanged),
+            collate_fn=to_shared_memory(_unchanged, cfg.prefetch_factor),
             pin_memory=pin,
             prefetch_factor=cfg.prefetch_factor if workers else None,
             worker_init_fn=init_worker,

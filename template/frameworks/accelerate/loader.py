@@ -39,7 +39,8 @@ class Plan:
         if global_batch_size > samples:
             batch = f"the global batch of {global_batch_size} samples"
             too_large = f"{batch} is larger than the training set of {samples}"
-            raise UserError(f"{too_large}: lower train.batch_size")
+            largest = samples * cfg.batch_size // global_batch_size
+            raise UserError(f"{too_large}: lower train.batch_size to {largest} or less")
         per_epoch = samples // global_batch_size
         return cls(
             accumulation_steps=cfg.gradient_accumulation_steps,
@@ -126,6 +127,6 @@ def _options(dataset: Any, cfg: Config) -> dict[str, Any]:
         "prefetch_factor": cfg.loader.prefetch_factor if workers else None,
         "persistent_workers": workers > 0,
         "pin_memory": cfg.loader.pin_memory and on_gpu,
-        "collate_fn": to_shared_memory(collate_fn(dataset) or collate),
+        "collate_fn": to_shared_memory(collate_fn(dataset) or collate, cfg.loader.prefetch_factor),
         "worker_init_fn": init_worker,
     }

@@ -190,7 +190,8 @@ def check_record(
     sizes = cfg.train
     global_batch_size = sizes.batch_size * sizes.gradient_accumulation_steps * processes
     if not cfg.run.allow_changes:
-        record.check(folder, record.trained_with(cfg, global_batch_size))
+        must_stay = record.trained_with(cfg, global_batch_size)
+        record.check(folder, cfg, must_stay)
     return folder
 
 
@@ -201,7 +202,7 @@ def check_samples(
     must_stay = record.trained_with(cfg, plan.global_batch_size)
     must_stay["training samples"] = samples
     if resumed and not cfg.run.allow_changes:
-        record.check(resumed, must_stay)
+        record.check(resumed, cfg, must_stay)
     return must_stay
 
 

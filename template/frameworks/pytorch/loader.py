@@ -42,10 +42,13 @@ class BatchPlan:
         accumulation_steps = cfg.accumulation_steps(ranks)
         global_batch_size = cfg.samples_per_step(ranks)
         if global_batch_size > samples:
-            key = "global_batch_size" if cfg.global_batch_size else "batch_size"
+            fix = "lower train.global_batch_size"
+            if not cfg.global_batch_size:
+                largest = samples * cfg.batch_size // global_batch_size
+                fix = f"lower train.batch_size to {largest} or less"
             raise UserError(
                 f"the global batch of {global_batch_size} samples is larger than the training set "
-                f"of {samples}: lower train.{key}"
+                f"of {samples}: {fix}"
             )
         per_epoch = samples // global_batch_size
         return cls(
@@ -143,7 +146,7 @@ class Loader:
                 untyped,
                 batch_sampler=order,
                 num_workers=self.workers,
-                collate_fn=to_shared_memory(collate_fn(dataset) or collate),
+                collate_fn=to_shared_memory(collate_fn(dataset) or collate, cfg.prefetch_factor),
                 pin_memory=self.pin_memory,
                 prefetch_factor=cfg.prefetch_factor,
                 timeout=cfg.timeout,

@@ -153,7 +153,7 @@ class Log:
         must_stay = record.trained_with(run.cfg, run.plan.global_batch_size)
         must_stay["training samples"] = run.plan.samples
         if run.step > 0 and not run.cfg.run.allow_changes:
-            record.check(run.folder, must_stay)
+            record.check(run.folder, run.cfg, must_stay)
         values = {
             "config": asdict(run.cfg),
             "trained_with": must_stay,

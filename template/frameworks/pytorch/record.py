@@ -45,8 +45,14 @@ def read(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def check(folder: Path, now: dict[str, Any]) -> None:
+def check(
+    folder: Path,
+    cfg: Any,
+    now: dict[str, Any],
+) -> None:
     """Refuse to resume a run that was trained with something else.
+
+    An option that is newer than the run had its default.
 
     Raises:
         UserError: it names what differs, with the value of before.
@@ -54,8 +60,7 @@ def check(folder: Path, now: dict[str, Any]) -> None:
     before = read(folder).get("trained_with", {})
     changes = []
     for key, value in now.items():
-        unknown = False if key.endswith(".enabled") else value  # of a component added since
-        old = before.get(key, unknown)
+        old = before.get(key, _default(cfg, key, value))
         if before and old != value:
             changes.append(f"{key}={json.dumps(old)}, and not {json.dumps(value)}")
     if changes:
@@ -63,6 +68,13 @@ def check(folder: Path, now: dict[str, Any]) -> None:
             f"{folder} was trained with {'; '.join(changes)}: "
             "put back what it was, or use another run.name"
         )
+
+
+def _default(cfg: Any, key: str, value: Any) -> Any:
+    """Return the default of an option; the value, if the default follows from other options."""
+    section, _, name = key.partition(".")
+    default = getattr(type(getattr(cfg, section, None)), name, None)
+    return value if default is None else default
 
 
 def begin(

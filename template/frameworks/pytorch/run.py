@@ -63,7 +63,7 @@ def find_checkpoint(cfg: BaseConfig, world: World) -> Path | None:
     def find() -> Path | None:
         checkpoint = newest(folder / "checkpoints")
         if checkpoint and not cfg.run.allow_changes:
-            record.check(folder, options)
+            record.check(folder, cfg, options)
         return checkpoint
 
     if not cfg.run.name or not world.run_on_rank_zero(folder.exists):

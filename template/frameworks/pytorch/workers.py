@@ -1,5 +1,6 @@
 """The worker processes of a loader: stop requests, and shared memory."""
 
+import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from torch.utils.data import get_worker_info
 
 from .errors import MORE_SHARED_MEMORY, UserError
 
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
+
 
 def init_worker(_: int) -> None:
     """Let a worker outlive the signals that ask to stop, as the main process saves first."""
@@ -19,18 +22,24 @@ def init_worker(_: int) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def to_shared_memory(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def to_shared_memory(collate: Callable[[Any], Any], prefetch_factor: int) -> Callable[[Any], Any]:
     """Return a `collate_fn` that moves a worker's batch to shared memory.
 
     Else a thread does that, and an error there loses the batch: the main process would wait for it.
     """
-    return partial(_collate_and_share, collate)
+    return partial(_collate_and_share, collate, prefetch_factor)
 
 
-def _collate_and_share(collate: Callable[[Any], Any], samples: Any) -> Any:
+def _collate_and_share(
+    collate: Callable[[Any], Any],
+    prefetch_factor: int,
+    samples: Any,
+) -> Any:
     batch = collate(samples)
-    if get_worker_info() is None:
+    worker = get_worker_info()
+    if worker is None:
         return batch
+    check_shared_memory(batch, worker.num_workers * prefetch_factor)
     try:
         for part in _parts(batch):
             if isinstance(part, Tensor):
@@ -43,6 +52,21 @@ def _collate_and_share(collate: Callable[[Any], Any], samples: Any) -> Any:
             f"a loader worker cannot pass its batch on ({reason}): {MORE_SHARED_MEMORY}"
         ) from None
     return batch
+
+
+def check_shared_memory(batch: Any, number: int) -> None:
+    """Refuse workers whose prefetched batches do not fit into /dev/shm; Docker's has 64 MB."""
+    try:
+        found = os.statvfs(SHARED_MEMORY)
+    except OSError:  # not Linux
+        return
+    size = found.f_blocks * found.f_frsize
+    needed = number * sum(part.nbytes for part in _parts(batch) if isinstance(part, Tensor))
+    if needed > size:
+        raise UserError(
+            f"{SHARED_MEMORY} has {size / 1e6:,.1f} MB, but the {number} batches of all workers "
+            f"need {needed / 1e6:,.1f} MB: {MORE_SHARED_MEMORY}"
+        )
 
 
 def _parts(batch: Any) -> Iterator[Any]:
