@@ -526,7 +526,7 @@ def test_model_and_optimizer_that_do_not_fit_are_one_line(
         monkeypatch.setattr(module, "build", wider)
     message = (
         r"step-00000003 has the weights of another model \(size mismatch for layers.4.bias: "
-        r"copying a param with shape .*\): put the model and the data of the run back, or use another"
+        r"copying a param .*\): put the model and the data of the run back, or use another"
     )
     with pytest.raises(p.errors.UserError, match=message):
         p.train_here(tmp_path, *SIX)
