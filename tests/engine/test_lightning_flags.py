@@ -257,10 +257,10 @@ def save(file: Path, checkpoint: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--data.batch_size=0", "data.batch_size must be int >0"),
+        ("--data.batch_size=0", "data.batch_size is 0: it must be in [1, inf)"),
         ("--data.batch_size=100000", "lower data.batch_size"),
         ("--model.width=null", "model.width is None: it must be a whole number"),
-        ("--model.pct_start=2", "model.pct_start must be float >0 and <1"),
+        ("--model.pct_start=2", "model.pct_start is 2.0: it must be in (0, 1)"),
         ("--model.lrr=1", "--model.lrr; see fit --help. Did you mean --model.lr?"),
         ("--model.size=huge", "model.size is huge: it must be small"),
         ("--trainer.max_steps=0", "trainer.max_steps and trainer.max_epochs must not be 0"),

@@ -22,7 +22,8 @@ fi
 threads=$(($(nproc) / processes))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 1 ? threads : 1))}
 export PYTHONPATH=$PWD/src${PYTHONPATH:+:$PYTHONPATH}
-export RUN_STARTED=$(date +%s)  # run.hours counts from here, also after a restart
+RUN_STARTED=$(date +%s)
+export RUN_STARTED  # run.hours counts from here, also after a restart
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else restarts of gloo ranks often hang
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=90  # seconds to save a checkpoint after SIGTERM; torchrun reads it since 2.13
 

@@ -35,7 +35,8 @@ if [ "$processes" != 1 ]; then
   if [[ " $* " =~ \ --run\.name[=\ ]([^\ ]+) ]]; then name=${BASH_REMATCH[1]}; fi
   threads=$(($(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN) / processes))  # ranks that compete for cores are many times slower
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 1 ? threads : 1))}
-  export RUN_STARTED=$(date +%s)  # run.hours counts from here, also after a restart
+  RUN_STARTED=$(date +%s)
+  export RUN_STARTED  # run.hours counts from here, also after a restart
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else restarts of gloo ranks often hang
   export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=90  # seconds to save a checkpoint after SIGTERM; torchrun reads it since 2.13
   printf -v logged '%s:3,' $(seq 1 $((processes - 1)))  # process 0 has the console; the others also have log files

@@ -153,7 +153,12 @@ def _load(
 def describe_data(data: Any, train_set: Any, val_set: Any, spec: Any) -> list[str]:
     """Return `describe(train_set, val_set, spec)` of data.py: lines on how the data were read."""
     describe = getattr(data, "describe", None)
-    return list(describe(train_set, val_set, spec)) if describe else []
+    if describe is None:
+        return []
+    try:
+        return list(describe(train_set, val_set, spec))
+    except Exception as error:  # as `load` may return other datasets now, such as a Subset
+        return [f"describe of data.py failed: {type(error).__name__}: {error}"]
 
 
 def spec_fields(spec: Any) -> dict[str, Any] | None:
