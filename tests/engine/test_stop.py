@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 from engine import MakePackage, Package, equal, rows, saved, summary
 from matrix import EVERY
 from program import PROGRAMS, finish, started
@@ -56,6 +57,24 @@ def test_signal_stops_all_ranks_and_the_rest_follows(
     assert equal(saved(tmp_path), saved(whole[ranks]))
     assert rows(tmp_path, "val") == rows(whole[ranks], "val")
     assert rows(tmp_path, "train")[-1] == rows(whole[ranks], "train")[-1]
+
+
+def test_signal_that_a_launcher_repeats_is_ignored(p: Package) -> None:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    world = p.distributed.World(0, 1, torch.device("cpu"))
+    try:
+        with p.signals.StopRequests(world) as stop_requests:
+            signal.raise_signal(signal.SIGUSR1)
+            assert stop_requests.should_stop()
+        assert signal.getsignal(signal.SIGINT) == before[signal.SIGINT]
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.raise_signal(number)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    with p.signals.StopRequests(world):
+        pass
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before
 
 
 def test_time_limit_stops_a_run(p: Package, tmp_path: Path) -> None:

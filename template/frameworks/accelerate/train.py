@@ -350,7 +350,9 @@ def stop_requests(accelerator: Accelerator, hours: float | None) -> Iterator[Non
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            # a launcher may send one again; a second Ctrl-C still ends the process
+            is_repeated = first and number != signal.SIGINT
+            signal.signal(number, signal.SIG_IGN if is_repeated else handler)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
+from traceback import clear_frames
 from typing import Any, NamedTuple
 
 import torch
@@ -111,6 +112,9 @@ def init(wanted_device: str) -> Iterator[World]:
             yield world
         except Stopped as error:
             stopped = error
+            # DistributedDataParallel has to end before the group: as the last owner of the group,
+            # it would wait for the group's threads, which may wait for Python's lock
+            clear_frames(error.__traceback__)
         dist.barrier()  # the ranks' store ends with rank 0
     except RuntimeError as error:
         if "gloo" not in str(error) and not isinstance(error, dist.DistError):

@@ -53,7 +53,9 @@ class StopRequests:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.handlers.items():
-            signal.signal(number, handler)
+            # a launcher may send one again; a second Ctrl-C still ends the process
+            is_repeated = self.is_requested and number != signal.SIGINT
+            signal.signal(number, signal.SIG_IGN if is_repeated else handler)
         if self.handlers:
             signal.set_wakeup_fd(self.old_writer)
             os.write(self.writer, bytes([END]))
