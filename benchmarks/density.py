@@ -6,6 +6,7 @@
 The mean of tokens per line is that of all files together. Exit status 1 if a limit is exceeded.
 """
 
+import argparse
 import ast
 import io
 import sys
@@ -153,16 +154,16 @@ def count(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> int:
     return sum(isinstance(part, kinds) for part in ast.walk(node))
 
 
-def python_files(places: list[str]) -> Iterator[Path]:
+def python_files(places: list[Path]) -> Iterator[Path]:
     """Go through the files of folders; those with Jinja in them do not end in .py."""
-    for place in map(Path, places):
+    for place in places:
         if place.is_dir():
             yield from sorted(place.rglob("*.py"))
         else:
             yield place
 
 
-def check(places: list[str]) -> Code:
+def check(places: list[Path]) -> Code:
     """Return the counts of all files together."""
     total = Code()
     for file in python_files(places):
@@ -177,7 +178,12 @@ def check(places: list[str]) -> Code:
 
 def main() -> int:
     """Print what exceeds a limit, and the totals."""
-    total = check(sys.argv[1:])
+    parser = argparse.ArgumentParser(description="Check that code is written out.")
+    parser.add_argument("places", nargs="+", type=Path, help="folders, or files of Python code")
+    places = parser.parse_args().places
+    if missing := [place for place in places if not place.exists()]:
+        parser.error(f"{missing[0]} does not exist")
+    total = check(places)
     for complaint in total.complaints:
         print(complaint)
     totals = f"{total.lines:,} lines, {total.tokens:,} tokens"

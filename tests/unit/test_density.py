@@ -17,12 +17,12 @@ def load(file):
 
 def complaints(folder: Path, text: str) -> list[str]:
     (folder / "code.py").write_text(text)
-    return density.check([str(folder)]).complaints
+    return density.check([folder]).complaints
 
 
 def test_plain_code_is_accepted_and_counted(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text(PLAIN)
-    code = density.check([str(tmp_path / "code.py")])
+    code = density.check([tmp_path / "code.py"])
     assert code.complaints == []
     assert code.lines == 5
     assert code.tokens == 6 + 6 + 7 + 5 + 10
