@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from fastproj.runs import summary
-from fastproj.runs.diagnosis import compare, diagnose
+from fastproj.runs.diagnosis import diagnose
 from fastproj.runs.run import Run, read_runs
-from fastproj.runs.summary import differing
 from fastproj.runs.times import events, phases
 from program import Fastproj
 from trained import train_row, val_row, write_run
@@ -330,26 +329,6 @@ def test_best_value_of_each_metric(tmp_path: Path) -> None:
     assert facts["lowest validation loss"] == ["0.1 at step 2"]
 
 
-def test_runs_with_other_data_are_not_compared(tmp_path: Path) -> None:
-    fast = [row | {"samples_per_second": 9000.0} for row in ROWS]
-    one = write_run(
-        tmp_path / "one",
-        ROWS,
-        {"data": {"path": None}},
-    )
-    two = write_run(
-        tmp_path / "two",
-        fast,
-        {"data": {"path": "photos"}},
-    )
-    runs = read_runs([one, two])
-    said = "The runs have other data (data.path): neither results nor speeds are compared."
-    assert compare(runs, differing(runs)) == [said]
-    samples = [{"training samples": count} for count in (100, 200)]
-    runs = [read(tmp_path / f"run{len(fast)}{it}", ROWS, trained_with=it) for it in samples]
-    assert "(the number of training samples)" in compare(runs, differing(runs))[0]
-
-
 def test_time_of_phases(tmp_path: Path) -> None:
     """Lightning validates between two rows of training: the steps before are training."""
     rows = [
@@ -430,36 +409,6 @@ def test_overfitting_and_divergence(tmp_path: Path) -> None:
     nan = [*ROWS, val_row(30, 4.0, float("nan"))]
     assert "The validation loss is nan at step 30: lower model.lr." in diagnose(
         read(tmp_path / "nan", nan, versions={"lightning": "2.6"})
-    )
-
-
-def test_small_batch_is_named_if_only_the_batch_differs(tmp_path: Path) -> None:
-    def runs(name: str, **other: Any) -> list[Run]:
-        slow = write_run(
-            tmp_path / name / "small",
-            ROWS,
-            {"train": {"batch_size": 64}},
-        )
-        rows = [
-            row | ({"samples_per_second": 2000.0} if row["split"] == "train" else {})
-            for row in ROWS
-        ]
-        fast = write_run(
-            tmp_path / name / "large",
-            rows,
-            {"train": {"batch_size": 512}} | other,
-        )
-        return read_runs([slow, fast])
-
-    both = runs("a")
-    assert compare(both, differing(both))[-2:] == [
-        "large trains 3.1 times as many samples per second as small.",
-        "The small batch is the bottleneck of small: only train.batch_size differs.",
-    ]
-    both = runs("b", speed={"compile": "model"})
-    assert (
-        compare(both, differing(both))[-1]
-        == "large trains 3.1 times as many samples per second as small."
     )
 
 

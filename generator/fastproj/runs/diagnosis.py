@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from ..errors import printable
 from .run import Row, Run
-from .times import TRAIN, VALIDATE, WAIT, phases, samples_per_second, seconds_per_step
+from .times import TRAIN, VALIDATE, WAIT, phases, seconds_per_step
 
 MOST_WAIT = 0.1
 """Share of the training loop from which the loader is named."""
@@ -149,59 +149,6 @@ def is_lower_better(run: Run, metric: str) -> bool | None:
     if LOWER.search(metric):
         return True
     return False if HIGHER.search(metric) else None
-
-
-def compare(runs: list[Run], differing: dict[str, list[str]]) -> list[str]:
-    """Compare the best validations and the speeds of several runs that have the same data."""
-    if data := _other_data(runs, differing):
-        return [f"The runs have other data ({data}): neither results nor speeds are compared."]
-    findings = _compare_results(runs)
-    speeds = {run: speed for run in runs if (speed := samples_per_second(run))}
-    if len(speeds) < 2:
-        return findings
-    slow, *_, fast = sorted(speeds, key=speeds.__getitem__)
-    if speeds[fast] > 1.2 * speeds[slow]:
-        ratio = f"{speeds[fast] / speeds[slow]:.1f} times as many samples per second"
-        findings.append(f"{fast.name} trains {ratio} as {slow.name}.")
-        batch = slow.names.name("train.batch_size")
-        small = slow.options.get(batch)
-        large = fast.options.get(batch)
-        if (
-            list(differing) == [batch]
-            and isinstance(small, int)
-            and isinstance(large, int)
-            and small < large
-        ):
-            reason = f"only {batch} differs"
-            findings.append(f"The small batch is the bottleneck of {slow.name}: {reason}.")
-    return findings
-
-
-def _other_data(runs: list[Run], differing: dict[str, list[str]]) -> str:
-    """Return the options by which the data differ; empty if they are the same."""
-    options = [name for name in differing if runs[0].names.chooses_data(name)]
-    samples = {str(run.samples) for run in runs} - {"None"}
-    if not options and len(samples) > 1:
-        options = ["the number of training samples"]
-    return ", ".join(options)
-
-
-def _compare_results(runs: list[Run]) -> list[str]:
-    """Name the runs with the best and the worst value of each metric."""
-    findings = []
-    for metric in metrics(runs):
-        best = {run: row[metric] for run in runs if (row := best_row(run, metric))}
-        if len(best) > 1:
-            low, *_, high = sorted(best, key=best.__getitem__)
-            lower_is_better = is_lower_better(low, metric)
-            first, last = (low, high) if lower_is_better else (high, low)
-            extreme = "lowest" if lower_is_better else "highest"
-            other = "highest" if lower_is_better else "lowest"
-            findings.append(
-                f"{first.name} has the {extreme} validation {metric}, {best[first]:.4g}; "
-                f"the {other} is {best[last]:.4g}, {last.name}."
-            )
-    return findings
 
 
 def duration(seconds: float) -> str:

@@ -44,10 +44,6 @@ class Framework:
         """Return the framework's name of an option."""
         return (self.names or {}).get(option, option)
 
-    def chooses_data(self, option: str) -> bool:
-        """Whether an option, by the framework's name, is about the data and not their loader."""
-        return option.startswith("data.") and option not in (self.names or {}).values()
-
     def translate(self, options: Options) -> Options | None:
         """Return options under the framework's names; None if it lacks one of them."""
         if self.names is None:

@@ -39,8 +39,6 @@ class Run:
     """Steps at which it was started or resumed."""
     total_steps: int | None
     """Steps of the whole run, if config.json has them."""
-    samples: Any
-    """Training samples, if config.json has them."""
     age: float
     """Seconds since the newest row was written."""
 
@@ -114,7 +112,6 @@ def _read(folder: Path, name: str) -> Run:
     command = shlex.join(map(str, command)) if isinstance(command, list) else str(command)
     versions = record.get("versions")
     starts = record.get("starts")
-    trained_with = record.get("trained_with")
     return Run(
         name=printable(name),
         folder=folder,
@@ -125,7 +122,6 @@ def _read(folder: Path, name: str) -> Run:
         commit=str(record.get("commit") or ""),
         command=command,
         total_steps=steps if is_known else None,
-        samples=trained_with.get("training samples") if isinstance(trained_with, dict) else None,
         age=max(time.time() - (folder / METRICS).stat().st_mtime, 0),
     )
 

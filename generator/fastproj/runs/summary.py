@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from ..errors import printable
-from .diagnosis import best_row, compare, diagnose, duration, is_lower_better, metrics
+from .diagnosis import best_row, diagnose, duration, is_lower_better, metrics
 from .run import Row, Run
 from .times import events, phases, samples_per_second
 
@@ -102,13 +102,13 @@ def _environment(run: Run) -> dict[str, str]:
 
 
 def findings(runs: list[Run]) -> list[str]:
-    """Return the diagnosis of each run, and what a comparison says."""
+    """Return the diagnosis of each run."""
     if len(runs) == 1:
         return diagnose(runs[0])
     sentences = []
     for run in runs:
         sentences += [f"{run.name}: {sentence}" for sentence in diagnose(run)]
-    return sentences + compare(runs, differing(runs))
+    return sentences
 
 
 def report(runs: list[Run]) -> dict[str, Any]:
