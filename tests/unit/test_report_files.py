@@ -384,34 +384,6 @@ def test_bottlenecks_are_told_apart(tmp_path: Path) -> None:
     assert found("both", 0.38, 1.0) == [loader, validation]
 
 
-def test_overfitting_and_divergence(tmp_path: Path) -> None:
-    losses = [0.9, 0.6, 0.5, 0.6, 0.7, 0.8]
-    rows = []
-    for place, loss in enumerate(losses, 1):
-        rows += [
-            train_row(10 * place, 2.0 * place, 1 / place),
-            val_row(10 * place, 2.0 * place + 0.1, loss),
-        ]
-    found = diagnose(read(tmp_path / "over", rows))
-    assert found[-1].startswith(
-        "The model overfits: the validation loss rose from 0.5 at step 30 to 0.8 at step 60"
-    )
-    falling = [row | ({"loss": 1 / row["step"]} if row["split"] == "val" else {}) for row in rows]
-    assert not any("overfits" in it for it in diagnose(read(tmp_path / "falling", falling)))
-    rising = [
-        train_row(10 * place, float(place), loss)
-        for place, loss in enumerate([1.0, 0.9, 3.0, 9.0, 9.0], 1)
-    ]
-    assert (
-        "diverged: it rose from 0.9 at step 20 to 7"
-        in diagnose(read(tmp_path / "rising", rising))[0]
-    )
-    nan = [*ROWS, val_row(30, 4.0, float("nan"))]
-    assert "The validation loss is nan at step 30: lower model.lr." in diagnose(
-        read(tmp_path / "nan", nan, versions={"lightning": "2.6"})
-    )
-
-
 def test_run_copied_from_another_machine(fastproj: Fastproj, tmp_path: Path) -> None:
     folder = write_run(
         tmp_path / "first", ROWS, steps=20, command=["/home/another/train.py"], commit="abc-dirty"

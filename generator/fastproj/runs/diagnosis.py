@@ -1,4 +1,4 @@
-"""What limits a run and what went wrong, in sentences that say only what the rows prove."""
+"""How far a run is, and what limits its speed, in sentences that say only what the rows prove."""
 
 import math
 import re
@@ -21,7 +21,7 @@ HIGHER = re.compile("acc|auc|f1|iou|dice|precision|recall|r2|score|psnr|ssim|map
 
 def diagnose(run: Run) -> list[str]:
     """Return the findings about a run, the most important one first."""
-    findings = [unfinished(run), _diverged(run), *_bottlenecks(run), _overfitting(run)]
+    findings = [unfinished(run), *_bottlenecks(run)]
     return [sentence for sentence in findings if sentence]
 
 
@@ -43,26 +43,6 @@ def unfinished(run: Run) -> str:
     if run.age < max(60.0, 20 * seconds_per_row):
         return f"{begin}, so it may still train."
     return f"{begin}. {run.names.resume.format(name=run.name)} resumes it."
-
-
-def _diverged(run: Run) -> str:
-    lower = f"lower {run.names.name('optim.lr')}"
-    for row in run.rows:
-        if not math.isfinite(row.get("loss", 0.0)):
-            kind = "validation" if row["split"] == "val" else "training"
-            return f"The {kind} loss is {row['loss']} at step {row['step']:,}: {lower}."
-
-    rows = run.of("train", "loss")
-    if len(rows) < 4:
-        return ""
-    first = rows[0]["loss"]
-    last = _mean_loss(rows[-3:])
-    best = min(rows, key=_loss)
-    fall = abs(first - best["loss"])
-    if last > best["loss"] + 2 * fall and last > 1.5 * first > 0:
-        rise = f"from {best['loss']:.4g} at step {best['step']:,} to {last:.4g} in the last rows"
-        return f"The training loss diverged: it rose {rise}; {lower}."
-    return ""
 
 
 def _bottlenecks(run: Run) -> list[str]:
@@ -101,29 +81,6 @@ def _shown(value: object) -> str:
     return "not known" if value is None else printable(str(value))
 
 
-def _overfitting(run: Run) -> str:
-    best = best_row(run, "loss")
-    if best is None:
-        return ""
-    later = [row for row in run.of("val", "loss") if row["step"] > best["step"]]
-    limit = best["loss"] + 0.1 * abs(best["loss"])
-    if len(later) < 2 or min(map(_loss, later[-2:])) < limit:
-        return ""
-    trained = run.of("train", "loss")
-    until_then = [row for row in trained if row["step"] <= best["step"]]
-    if not until_then or _mean_loss(trained[-3:]) >= _mean_loss(until_then[-3:]):
-        return ""
-    last = later[-1]
-    rise = (
-        f"from {best['loss']:.4g} at step {best['step']:,} "
-        f"to {last['loss']:.4g} at step {last['step']:,}"
-    )
-    return (
-        f"The model overfits: the validation loss rose {rise}, while the training loss fell. "
-        "Train for fewer steps, regularize more, or add data."
-    )
-
-
 def metrics(runs: list[Run]) -> list[str]:
     """Return the metrics of the validations that are described: the loss first."""
     names = set[str]()
@@ -158,11 +115,3 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, left = divmod(minutes, 60)
     return f"{hours:,} h {left} min" if hours else f"{minutes} min {rest} s"
-
-
-def _loss(row: Row) -> float:
-    return float(row["loss"])
-
-
-def _mean_loss(rows: list[Row]) -> float:
-    return sum(map(_loss, rows)) / len(rows)
