@@ -1,38 +1,35 @@
-"""`make release`: every check stops it with one line and nothing changed.
-
-A release is two commits and a tag.
-"""
+"""`make release`: two commits and a tag; what stops it is one line, and nothing is changed then."""
 
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from fastproj.template.embedded import entries
-from history import Repository
+from history import FIRST, Repository
 from matrix import ROOT
-from program import LIMIT_S
-from release_repository import CHANGELOG, releasable, state
 from template_bundle import build, releases
+
+CHANGELOG = "# Changelog\n\n## {} (not released)\n\n- It is better.\n"
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
-    return releasable(tmp_path)
+    """A repository whose tests fail if there is a file `red`."""
+    made = Repository(tmp_path / "repository")
+    made.start()
+    files = {"CHANGELOG.md": CHANGELOG.format("0.1.0"), ".gitignore": "/red\n"}
+    made.write(FIRST | files | {"Makefile": "test-all:\n\t@test ! -e red\n"})
+    made.commit("The template", "0.1.0.dev0")
+    return made
 
 
-def release(repository: Repository, *arguments: str) -> subprocess.CompletedProcess[str]:
+def release(repository: Repository, version: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["make", "--silent", "release", *arguments],
+        [sys.executable, ROOT / "generator/release.py", version],
         cwd=repository.folder,
-        env={
-            key: value
-            for key, value in repository.environment.items()
-            if key not in ("MAKEFLAGS", "ARGS")
-        },
+        env=repository.environment,
         capture_output=True,
         text=True,
         check=False,
@@ -40,13 +37,12 @@ def release(repository: Repository, *arguments: str) -> subprocess.CompletedProc
 
 
 def test_release_is_two_commits_and_a_tag(repository: Repository, tmp_path: Path) -> None:
-    result = release(repository, "VERSION=0.1.0", "ARGS=-k nothing")
+    result = release(repository, "0.1.0")
     assert result.returncode == 0, result.stderr
     assert (
         result.stdout
         == "release: 0.1.0 is ready; publish it with: git push --atomic origin main v0.1.0\n"
     )
-    assert (tmp_path / "tested").read_text() == "tested \n", "once, and all tests"
     log = repository.git("log", "--format=%s").splitlines()
     assert log == ["Start the version after 0.1.0", "Release 0.1.0", "The template"]
     assert repository.git("cat-file", "-t", "v0.1.0") == "tag"
@@ -64,59 +60,29 @@ def test_release_is_two_commits_and_a_tag(repository: Repository, tmp_path: Path
         {"CHANGELOG.md": CHANGELOG.format("0.2.0"), "template/project/more.txt": "more\n"}
     )
     repository.commit("More")
-    result = release(repository, "VERSION=0.2.0")
+    result = release(repository, "0.2.0")
     assert result.returncode == 0, result.stderr
     build(repository.folder, tmp_path / "template.bundle")
     assert list(entries(tmp_path / "template.bundle")) == ["0.1.0", "0.2.0", "0.2.1.dev0"]
 
 
-def test_refusal_is_one_line_and_no_part_of_a_version_is_executed(
-    repository: Repository, tmp_path: Path
+@pytest.mark.parametrize(
+    ("version", "changed", "message"),
+    [
+        ("0.1.0rc1", "", "pass three numbers"),
+        ("0.1.0", "template/project/new.txt", "uncommitted changes"),
+        ("0.1.1", "", "no line '## 0.1.1 (not released)'"),
+        ("0.1.0", "red", "make test-all fails"),
+    ],
+)
+def test_failed_check_changes_nothing(
+    version: str, changed: str, message: str, repository: Repository
 ) -> None:
-    before = state(repository)
-    result = release(repository, 'VERSION=$$(touch x)"; touch y')
-    assert result.returncode != 0
-    lines = [line for line in result.stderr.splitlines() if not line.startswith("make")]
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("release: VERSION is ")
-    assert lines[0].endswith(": pass three numbers, as in make release VERSION=1.2.3")
-    assert state(repository) == before
-    assert not (tmp_path / "tested").exists()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_release_rolls_back(
-    number: signal.Signals, repository: Repository, tmp_path: Path
-) -> None:
-    hook = repository.folder / ".git/hooks/post-commit"
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text(
-        f"#!/bin/sh\ntouch {tmp_path}/committed\n"
-        f"until [ -e {tmp_path}/signalled ]; do sleep 0.01; done\n"
-    )
-    hook.chmod(0o755)
-    before = state(repository)
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "generator/release.py"), "0.1.0"],
-        cwd=repository.folder,
-        env=repository.environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not (tmp_path / "committed").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(number)
-    (tmp_path / "signalled").touch()
-    _, message = process.communicate(timeout=LIMIT_S)
-    assert message == "release: interrupted; nothing was changed\n"
-    assert process.returncode == 1
-    assert state(repository) == before
-
-
-def test_release_program_is_not_in_the_package() -> None:
-    assert not (ROOT / "generator/fastproj/release.py").exists()
-    message = subprocess.run(
-        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    assert "\nrelease " in message
+    if changed:
+        repository.write({changed: ""})
+    result = release(repository, version)
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert repository.git("log", "--format=%s") == "The template"
+    assert repository.git("tag") == ""
+    assert repository.git("diff") == ""
