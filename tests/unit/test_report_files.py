@@ -269,7 +269,6 @@ def test_events_are_told(tmp_path: Path) -> None:
     rows += [train_row(90, 40.0, skipped=2.0), train_row(100, 1.0, skipped=3.0)]
     assert events(read(tmp_path / "a", rows)) == [
         (50, "2 steps were skipped until step 50"),
-        (80, "the steps from 81 to 90 took 32.0 s, 32 times as long as most steps"),
         (90, "the run was resumed after step 90"),
         (100, "1 steps were skipped until step 100"),
     ]

@@ -11,8 +11,6 @@ START = "first steps of each start"
 TRAIN = "training"
 WAIT = "waiting for data"
 VALIDATE = "validation"
-SLOW = 5.0
-"""Steps that took this many times as long as most steps, and seconds more, are named."""
 DROP = 0.7
 """A speed below this share of the speed before is a drop, if it lasts for some rows."""
 DROP_ROWS = 5
@@ -108,36 +106,20 @@ def _speeds(run: Run) -> list[tuple[Interval, float]]:
 def events(run: Run) -> list[tuple[int, str]]:
     """Return what happened, each event with its step.
 
-    Resumes, missing rows, slow and skipped steps, drops of speed, values that are not finite.
+    Resumes, skipped steps, drops of speed, values that are not finite.
     """
     happened: list[tuple[int, str]] = []
-    usual = seconds_per_step(run)
-    most = median([part.steps for part in _trained(run)] or [1])
     skipped = 0.0
     for place, part in enumerate(intervals(run)):
         before = part.before
         step = part.row["step"]
-        expected = usual * part.steps
         if part.starts and place:
             happened.append((before, f"the run was resumed after step {before:,}"))
-        elif part.steps > 2 * most and place:
-            happened.append((before, f"no row of the steps from {before + 1:,} to {step - 1:,}"))
-        elif _is_slow(part, expected):
-            took = f"{part.seconds:.1f} s, {part.seconds / expected:.0f} times as long as most"
-            steps = f"the steps from {before + 1:,} to {step:,}"
-            happened.append((before, f"{steps} took {took} steps"))
-
         count = part.row.get("skipped", skipped) - skipped
         if count > 0:
             happened.append((step, f"{count:g} steps were skipped until step {step:,}"))
         skipped += count
     return sorted(happened + _drops(run) + _not_finite(run))
-
-
-def _is_slow(part: Interval, expected: float) -> bool:
-    """Whether steps of training took much longer than expected."""
-    is_trained = part.row["split"] == "train" and part.steps > 0
-    return is_trained and expected > 0 and part.seconds > max(SLOW * expected, expected + SLOW)
 
 
 def _drops(run: Run) -> list[tuple[int, str]]:
