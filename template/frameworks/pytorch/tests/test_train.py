@@ -29,20 +29,6 @@ from .support import (
 RANKS = ("--train.global_batch_size=8", "--optim.eps=1e-4", "--log.every=1")
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("whole")
-    train_here(folder)
-    return folder
-
-
-def check_end(folder: Path, whole: Path) -> None:
-    """Resume a run; its end is that of the uninterrupted one."""
-    train_here(folder)
-    assert equal(state(folder), state(whole))
-    assert rows(folder, "val") == rows(whole, "val")
-
-
 def test_loss_falls_and_evaluate_agrees(tmp_path: Path) -> None:
     results = train_here(
         tmp_path,
@@ -58,10 +44,15 @@ def test_loss_falls_and_evaluate_agrees(tmp_path: Path) -> None:
         assert evaluate_run(tmp_path / "first", CPU) == results
 
 
-def test_killed_run_resumes_to_the_same_end(tmp_path: Path, whole: Path) -> None:
-    support.run_program("test_train", *SMALL, f"--run.dir={tmp_path}")
-    assert state(tmp_path)["step"] == 4
-    check_end(tmp_path, whole)
+def test_killed_run_resumes_to_the_same_end(tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+    whole = tmp_path / "whole"
+    support.run_program("test_train", *SMALL, f"--run.dir={killed}")
+    assert state(killed)["step"] == 4
+    train_here(killed)
+    train_here(whole)
+    assert equal(state(killed), state(whole))
+    assert rows(killed, "val") == rows(whole, "val")
 
 
 def kill(_: object) -> None:
@@ -77,25 +68,6 @@ def train_until_killed() -> None:
             program.main()
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
-
-
-def test_sigterm_saves_and_exits_with_status_75(
-    tmp_path: Path,
-    whole: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["train", *SMALL, f"--run.dir={tmp_path}"])
-    with (
-        few_samples(),
-        at_step(6, ask_to_stop),
-        pytest.raises(SystemExit) as exited,
-    ):
-        program.main()
-    assert exited.value.code == 75
-    assert capsys.readouterr().err == "stopped at step 7: resume with --run.name first\n"
-    assert state(tmp_path)["step"] == 7
-    check_end(tmp_path, whole)
 
 
 def test_two_ranks_that_stop_together_and_resume_equal_one_that_accumulates(
