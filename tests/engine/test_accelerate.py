@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from counted import BATCH, UNEVEN, check, check_row, expected, gradients, options
-from engine import Package, checkpoints, rows, summary, times
+from engine import Package, checkpoints, rows, summary, times, trained_elsewhere
 from matrix import EVERY, MODELS
 from program import Fastproj, Project, render_once, run_in
 from warm import run_python
@@ -313,7 +313,9 @@ def test_evaluation_is_one_line_of_json(tiny: Package, tmp_path: Path) -> None:
     assert f"with the best loss: {best:.4g}" in done.stderr
 
 
-def test_run_is_resumed_with_what_it_was_trained_with(tiny: Package, tmp_path: Path) -> None:
+def test_run_is_resumed_with_what_it_was_trained_with(
+    tiny: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tiny.finish(tmp_path, *SHORT)
     line = f"{tmp_path}/a is finished, after 12 steps: use another run.name\n"
     assert tiny.finish(tmp_path, *SHORT).stdout == line
@@ -324,7 +326,9 @@ def test_run_is_resumed_with_what_it_was_trained_with(tiny: Package, tmp_path: P
     }.items():
         with pytest.raises(tiny.errors.UserError, match=message):
             train_here(tiny, tmp_path, *SHORT, option)
+    message = trained_elsewhere(tmp_path)
     train_here(tiny, tmp_path, *SHORT, "--train.steps=14", "--run.allow_changes=true")
+    assert message in capsys.readouterr().out
     record = json.loads((tmp_path / "a/config.json").read_text())
     assert record["history"][0]["config"]["train"]["steps"] == 12
     assert record["finished"] == 14

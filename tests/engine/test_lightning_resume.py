@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 import torch
-from engine import equal, summary, times
+from engine import equal, summary, times, trained_elsewhere
 from lightning_runs import IGNORED, LightningProject, Project, column, rows, saved
 from matrix import EVERY
 from warm import run_python
@@ -207,7 +207,7 @@ def test_no_row_is_lost_or_doubled_around_a_validation(
 
 @pytest.mark.parametrize("batch", [0, 1, 2])
 def test_run_that_is_killed_within_an_accumulation_resumes_to_the_same_end(
-    p: Project, tmp_path: Path, batch: int
+    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], batch: int
 ) -> None:
     """Epochs of five of the batches, so of three steps; the validation after each is kept."""
     options = ["--trainer.limit_train_batches=5", "--trainer.accumulate_grad_batches=2"]
@@ -233,7 +233,9 @@ def test_run_that_is_killed_within_an_accumulation_resumes_to_the_same_end(
         if state.get("monitor"):
             scores.append(state["best_model_score"].item())
     assert scores == pytest.approx(column(tmp_path, "loss", "val")[:1]), "kept with its validation"
+    message = trained_elsewhere(tmp_path)
     p.run(tmp_path, *options, "--ckpt_path=last", every=1)
+    assert message in capsys.readouterr().out
     assert equal(saved(tmp_path)["state_dict"], saved(tmp_path / "whole")["state_dict"])
     assert rows(tmp_path) == rows(tmp_path / "whole")
     assert rows(tmp_path, "val") == rows(tmp_path / "whole", "val")

@@ -55,6 +55,20 @@ def test_ranks_equal_one_with_dropout_and_unequal_shares_of_the_validation(
 
 
 @pytest.mark.slow
+def test_resumed_run_of_three_ranks_equals_an_uninterrupted_one(
+    package: MakePackage, tmp_path: Path
+) -> None:
+    """Three ranks sum in an order that depends on the buckets of DistributedDataParallel."""
+    p = package("mlp")
+    same = ["--train.steps=9", "--train.batch_size=8"]
+    p.finish(tmp_path / "whole", *same, ranks=3)
+    stopped = p.start(tmp_path / "parts", *same, "--run.hours=1e-9", ranks=3).finish()
+    assert stopped.stderr == "stopped at step 1: resume with --run.name a\n"
+    p.finish(tmp_path / "parts", *same, ranks=3)
+    assert equal(saved(tmp_path / "parts"), saved(tmp_path / "whole"))
+
+
+@pytest.mark.slow
 def test_global_batch_is_divided_over_the_ranks(package: MakePackage, tmp_path: Path) -> None:
     """The MLP's validations differ, as its running statistics are means over the ranks."""
     p = package("mlp")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engine import MakePackage, Package, checkpoints, rows, saved, times
+from engine import MakePackage, Package, checkpoints, rows, saved, times, trained_elsewhere
 from torch import nn
 
 SIX = ["--train.steps=6", "--train.eval_every=3", "--run.keep=9"]
@@ -30,6 +30,16 @@ def unfinished(p: Package, folder: Path, *options: str) -> None:
     for file in checkpoints(folder)[-1].iterdir():
         file.unlink()
     checkpoints(folder)[-1].rmdir()
+
+
+def test_resumed_run_says_what_its_machine_changes(
+    p: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unfinished(p, tmp_path)
+    message = trained_elsewhere(tmp_path)
+    p.train_here(tmp_path, *SIX)
+    assert message in capsys.readouterr().out
+    assert record(tmp_path)["history"][0]["versions"]["threads"] == "99"
 
 
 def write_state(checkpoint: Path, state: Any) -> None:

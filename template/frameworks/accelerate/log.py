@@ -46,7 +46,9 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
         self.started = time.perf_counter()
         if not PartialState().is_main_process:
             return
-        record.begin(self.folder, {"config": self.config} | self.facts, self.first_step)
+        changes = record.begin(self.folder, {"config": self.config} | self.facts, self.first_step)
+        if changes:
+            tqdm.write(changes)
         # the seconds of a resumed run go on
         self.started -= keep_rows(self.tracker, self.first_step)
 

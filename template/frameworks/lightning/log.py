@@ -152,15 +152,22 @@ class RunLog(SaveConfigCallback):
         step = trainer.global_step
         before = json.loads(file.read_text(encoding="utf-8")) if step and file.exists() else {}
         starts = [start for start in before.get("starts", []) if start < step]
+        versions = {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "lightning": version("lightning"),
+            "threads": str(torch.get_num_threads()),
+        }
+        old = versions | before.get("versions", {})
+        for name in ("torch", "threads"):
+            if old[name] != versions[name]:
+                change = f"{name} {versions[name]}, before {old[name]}"
+                print(f"{change}: results differ by rounding")
         record = {
             "starts": [*starts, step],
             "config": self.options,
             "steps": trainer.estimated_stepping_batches,
-            "versions": {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "lightning": version("lightning"),
-            },
+            "versions": versions,
             "command": sys.argv,
         }
         text = json.dumps(record, indent=2)

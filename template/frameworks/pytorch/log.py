@@ -27,7 +27,7 @@ class Log:
         self.file = run.folder / "metrics.jsonl"
         self.is_done = False
         self.seconds_before = 0.0  # of a resumed run
-        run.world.run_on_rank_zero(self._prepare)
+        self.changes = run.world.run_on_rank_zero(self._prepare)
         self.stream = self.file.open("a", encoding="utf-8") if run.world.rank == 0 else None
         off = None if self.stream else True  # None: off unless stderr is a terminal
         total = run.plan.total_steps
@@ -81,6 +81,8 @@ class Log:
             self.print(f"{precision}: {best(device).reason}")
         if run.cfg.loader.num_workers == "auto":
             self.print(train_loader.reason)
+        if self.changes:
+            self.print(self.changes)
 
     def print(self, *lines: str) -> None:
         """Print lines above the progress bar."""
@@ -148,7 +150,7 @@ class Log:
         self.interval_step = self.run.step
         self.waited = 0.0
 
-    def _prepare(self) -> None:
+    def _prepare(self) -> str:
         run = self.run
         must_stay = record.trained_with(run.cfg, run.plan.global_batch_size)
         must_stay["training samples"] = run.plan.samples
@@ -159,5 +161,5 @@ class Log:
             "trained_with": must_stay,
             "steps": run.plan.total_steps,
         }
-        record.begin(run.folder, values, run.step)
         self.seconds_before = keep_rows(self.file, run.step)
+        return record.begin(run.folder, values, run.step)

@@ -81,11 +81,14 @@ def begin(
     folder: Path,
     values: dict[str, Any],
     step: int,
-) -> None:
+) -> str:
     """Write config.json of a run that starts or is resumed at a step.
 
     It has these values, the versions, the command and the commit; where they differ from those of
     before, these are in `history`. `starts` has the steps of all starts.
+
+    Returns:
+        What makes a resumed run differ from an uninterrupted one by rounding, or nothing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUMMARY).unlink(missing_ok=True)
@@ -97,6 +100,7 @@ def begin(
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
+            "threads": str(torch.get_num_threads()),
         },
         "command": sys.argv,
         "commit": _commit(),
@@ -105,6 +109,13 @@ def begin(
     if before and before != new:
         history.append({"until_step": step} | before)
     write(folder, new | {"starts": [*starts, step], "history": history})
+    old = before.get("versions", {})
+    changes = [
+        f"{name} {version}, before {old[name]}"
+        for name, version in new["versions"].items()
+        if name in ("torch", "threads") and old.get(name, version) != version
+    ]
+    return f"{', '.join(changes)}: results differ by rounding" if changes else ""
 
 
 def write(folder: Path, values: dict[str, Any]) -> None:

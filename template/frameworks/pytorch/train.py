@@ -5,6 +5,7 @@ torchrun --nproc-per-node 4 -m <package>.train --config configs/default.yaml
 """
 
 import gc
+from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
 from typing import Any
 
@@ -58,7 +59,6 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     optimizer = components.build_optimizer(model, cfg)
     schedule = components.build_schedule(plan, cfg)
 
-    # Resume from the newest intact checkpoint of this run.
     run = Run(cfg, world, run_folder(cfg.run, world), plan, model, optimizer, spec)
     components.on_train_start(run)
     checkpoints = components.checkpointer(run)
@@ -74,15 +74,6 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
             "components": components.state_dict(),
             "spec": spec_fields(spec),
         }
-
-    if resumed is not None:
-        saved = checkpoints.read(resumed, state_dict())
-        run.restore(saved, resumed)
-        optim.load_state(optimizer, saved)
-        scaler.load_state_dict(saved["scaler"])
-        components.load_state_dict(saved["components"])
-    order = loader.train_batches(plan, world, cfg.run.seed, run.step)  # from this step on
-    train_loader = loader.Loader(train_set, order, cfg.loader, world)
 
     # A step: the gradients of its micro-batches, then one update. Components may wrap both.
     step_mean = StepMean(world.mean)
@@ -107,6 +98,16 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         optimizer.zero_grad()
         return grad_norm
 
+    # Resume from the newest intact checkpoint of this run.
+    if resumed is not None:
+        order_buckets(run, compute_gradients, prepare, val_loader)
+        saved = checkpoints.read(resumed, state_dict())
+        run.restore(saved, resumed)
+        optim.load_state(optimizer, saved)
+        scaler.load_state_dict(saved["scaler"])
+        components.load_state_dict(saved["components"])
+    order = loader.train_batches(plan, world, cfg.run.seed, run.step)  # from this step on
+    train_loader = loader.Loader(train_set, order, cfg.loader, world)
     step = components.wrap_step(run, Step(compute_gradients, update_weights))
 
     def validate() -> dict[str, float]:
@@ -181,6 +182,23 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
 
         log.done(results)
     return results
+
+
+def order_buckets(
+    run: Run,
+    compute_gradients: Callable[[Any, bool, bool], Metrics],
+    prepare: Callable[..., Any],
+    batches: Iterable[Any],
+) -> None:
+    """Run a backward pass, after which DistributedDataParallel sums in another order.
+
+    So the first step of a resumed run sums as that of an uninterrupted one does. Two ranks have
+    only one order.
+    """
+    if run.world.size > 2:
+        generator = distributed.seed_batch(run.world, run.cfg.run.seed, 0, 0)
+        compute_gradients(prepare(next(iter(batches)), True, generator), True, True)
+        run.optimizer.zero_grad()
 
 
 def main() -> None:
