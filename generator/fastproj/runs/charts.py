@@ -6,7 +6,6 @@ from itertools import chain, groupby
 from typing import NamedTuple
 
 from .run import Row, Run
-from .times import intervals
 
 COLORS = ("#3b82f6", "#f97316", "#10b981", "#a855f7", "#ef4444", "#ca8a04", "#06b6d4", "#84cc16")
 """Of the runs; of one run, the first two are training and validation."""
@@ -19,8 +18,6 @@ TITLES = {
 FROM_ZERO = ("samples_per_second", "data_wait")
 """Numbers whose scale begins at 0, so that heights can be compared."""
 NOT_DRAWN = {"step", "seconds", "skipped"}
-MOST = 40
-"""Charts on a page."""
 POINTS = 500
 """Of a line with more points, the lowest and the highest in each stretch are drawn."""
 TINY = 1e-100
@@ -103,14 +100,12 @@ class Chart(NamedTuple):
     title: str
     x: Axis
     y: Axis
-    resumes: list[tuple[int, str]]
-    """Steps after which runs were resumed, with their colors."""
     lines: list[Line]
 
 
 def curves(runs: list[Run]) -> list[Chart]:
     """Return a chart for each metric and each number about the training."""
-    return [_chart(runs, name) for name in names(runs)[:MOST]]
+    return [_chart(runs, name) for name in names(runs)]
 
 
 def _chart(runs: list[Run], name: str) -> Chart:
@@ -124,16 +119,13 @@ def _chart(runs: list[Run], name: str) -> Chart:
             values.append(value)
     x = axis(steps, 64, WIDTH - 30)
     y = axis(values, HEIGHT - 44, 10)
-    chart = Chart(TITLES.get(name, name), x, y, [], [])
-    for place, run in enumerate(runs):
-        mine = color(place)
-        starts = [part.before for part in intervals(run)[1:] if part.starts]
-        chart.resumes.extend((step, mine) for step in starts[:: len(starts) // MOST + 1])
-        other = mine if len(runs) > 1 else COLORS[1]
-        has_dots = len(validated[place]) < 60
-        chart.lines.append(Line(mine, _stretches(trained[place], x, y), has_dots=False))
-        chart.lines.append(Line(other, _stretches(validated[place], x, y), has_dots))
-    return chart
+    lines = []
+    for place, points in enumerate(trained):
+        lines.append(Line(color(place), _stretches(points, x, y), has_dots=False))
+    for place, points in enumerate(validated):
+        other = color(place) if len(runs) > 1 else COLORS[1]
+        lines.append(Line(other, _stretches(points, x, y), has_dots=len(points) < 60))
+    return Chart(TITLES.get(name, name), x, y, lines)
 
 
 def _points(rows: list[Row], name: str) -> list[Point]:
