@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import string
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -105,7 +104,7 @@ def new_project(
         "git": project.git,
         "answers": project.answers,
         "notes": machine.notes,
-        "next": [f"cd {_quoted(project.path)}", "make setup", "make train"],
+        "next": [f"cd {shlex.quote(str(project.path))}", "make setup", "make train"],
         "again": shlex.join(again),
     }
 
@@ -186,11 +185,11 @@ def _next_steps(result: UpdateResult, merge: Merge) -> dict[str, list[str]]:
 
     top = result.project.repository.top
     where = result.project.repository.where
-    git = "git" if os.path.samefile(".", top) else f"git -C {_quoted(top)}"
+    git = "git" if os.path.samefile(".", top) else f"git -C {shlex.quote(str(top))}"
     commit = [f"{git} diff --staged", f"{git} commit -m {shlex.quote(result.message)}"]
     base = base_of(result.project.repository, merge)
     source = "" if base == "HEAD" else f"--source={base} "
-    restore = f"restore {source}--staged --worktree -- {_quoted(where)}"
+    restore = f"restore {source}--staged --worktree -- {shlex.quote(where)}"
     undo = [f"{git} {restore}", *([f"{git} {merge.undo}"] if merge.undo else [])]
     if result.conflicts:
         commit = [f"{git} cherry-pick --continue"]
@@ -339,15 +338,6 @@ def removed(facts: dict[str, Any]) -> str:
 
 def _text(lines: Iterable[str]) -> str:
     return "\n".join(map(printable, lines))
-
-
-def _quoted(path: Path | str) -> str:
-    """Return a path as an argument in a shell; bash, zsh and ksh read `$'...'`."""
-    if str(path).isprintable():
-        return shlex.quote(str(path))
-    plain = set(string.ascii_letters + string.digits + "/._- ")
-    letters = [chr(byte) if chr(byte) in plain else f"\\x{byte:02x}" for byte in os.fsencode(path)]
-    return f"$'{''.join(letters)}'"
 
 
 def _count(
