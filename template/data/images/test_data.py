@@ -82,29 +82,6 @@ def test_a_fraction_may_be_the_test_split(tmp_path: Path) -> None:
     assert data.load_test(data.DataConfig()) is None
 
 
-def test_what_was_read_is_described(tmp_path: Path) -> None:
-    path = make_folder(tmp_path, ["a", "b"], 20)
-    (path / "a" / "photo.HEIC").touch()
-    sets = data.load(data.DataConfig(path=path, size=8))
-    (line,) = data.describe(*sets)
-    assert line.startswith("2 classes: a 17 + 3, b 17 + 3 (training + validation); ")
-    assert line.endswith("1 file left out (.heic)")
-
-
-def test_without_labels_no_subfolders_are_needed(tmp_path: Path) -> None:
-    path = make_folder(tmp_path, ["."], 8)
-    cfg = data.DataConfig(
-        path=path,
-        size=8,
-        labels=False,
-        channels=1,
-    )
-    train, val, spec = data.load(cfg)
-    assert len(train) + len(val) == 8
-    assert len(spec.classes) == 1
-    assert spec.channels == 1
-
-
 def test_augmentation_moves_pixels_in_training_only() -> None:
     images = torch.zeros(
         256,

@@ -137,21 +137,3 @@ def test_a_run_that_is_resumed_keeps_its_columns_and_statistics(tmp_path: Path) 
     cfg = config(tmp_path / "a.csv", table.assign(weight=1.0))
     with pytest.raises(UserError, match="has a column 'weight', which the training has not"):
         data.load(cfg, spec)
-
-
-@pytest.mark.parametrize(
-    ("cell", "message"),
-    [
-        ("unknown", "column age: 'unknown' in row 9 is not a number"),
-        ("1e39", r"column age: 1e\+39 in row 9 is too large"),
-    ],
-)
-def test_a_wrong_cell_is_named(
-    tmp_path: Path,
-    cell: str,
-    message: str,
-) -> None:
-    table = make_table().astype({"age": object})
-    table.loc[7, "age"] = cell
-    with pytest.raises(UserError, match=message):
-        data.load(config(tmp_path / "a.csv", table))

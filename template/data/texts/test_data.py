@@ -94,14 +94,3 @@ def test_splits_have_their_fraction_and_equal_texts_are_not_divided(tmp_path: Pa
     assert 10 < len(test) < 60
     texts = [decode(split, spec) for split in (train, val, test)]
     assert len(set.union(*texts)) == sum(map(len, texts))
-
-
-def test_the_spec_of_a_run_replaces_that_of_other_texts(tmp_path: Path) -> None:
-    spec = data.load(config(tmp_path / "a.csv", make_texts()))[2]
-    others = make_texts()[::-1].replace("it was", "they were", regex=True)
-    cfg = config(tmp_path / "b.csv", others)
-    train, val, same = data.load(cfg, spec)
-    assert same == spec
-    assert decode(train, spec) | decode(val, spec) == set(others["text"])
-    (classes, _) = data.describe(train, val, spec)
-    assert classes.startswith("2 classes: neg ")
