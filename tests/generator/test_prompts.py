@@ -121,10 +121,10 @@ def test_every_question_and_every_invalid_answer(
             if "choices" not in QUESTIONS[name]:
                 terminal.expect_exact(lines(name)[0])  # below the error, with an empty field
         terminal.send(valid + ENTER)
-    terminal.expect_exact("license        BSD-3-Clause")
     terminal.expect_exact("Create proj?")
+    terminal.expect_exact("license        BSD-3-Clause")
     assert list(tmp_path.glob("proj")) == []
-    terminal.send({60: ENTER, 80: CTRL_C, 120: "ncancel" + ENTER}[width])
+    terminal.send({60: ENTER, 80: CTRL_C, 120: "cancel" + ENTER}[width])
     status, output = finish(terminal)
     assert "Traceback" not in output
     assert status == (0 if width == 60 else 130), output
@@ -220,8 +220,9 @@ def test_questions_of_a_custom_template(environment: dict[str, str], tmp_path: P
     for question, keys in {
         "table": ENTER,
         "note": ENTER,
-        "sure": "y",
-        "it must be no": "n",
+        "sure": ENTER,
+        "it must be no": "",
+        "> yes": "no" + ENTER,
         "pick": DOWN + ENTER,
         "limit": "3" + ENTER,
         "Create proj?": ENTER,
@@ -240,7 +241,7 @@ def test_questions_of_a_custom_template(environment: dict[str, str], tmp_path: P
 GIVEN = ["--gpus=0", "--framework=pytorch", "--model=mlp", "--components=none", "--license=MIT"]
 
 
-@pytest.mark.parametrize("keys", ["ncancel" + ENTER, CTRL_C])
+@pytest.mark.parametrize("keys", ["cancel" + ENTER, CTRL_C])
 def test_last_question_can_be_declined(
     keys: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -275,15 +276,14 @@ def test_answers_are_changed_by_going_back_and_at_the_end(
         (lines("tensor_cores")[0], ENTER),
         (lines("author")[0], ENTER),
         (lines("components")[0], "ema" + ENTER + ENTER),
-        ("Create proj?", "n"),
-        ("Which answer do you want to change?", "gpus" + ENTER),
+        ("Create proj?", "gpus" + ENTER),
         (lines("gpus")[1], "0" + ENTER),
     ]:
         terminal.expect_exact(expected)
         terminal.send(keys)
-    terminal.expect_exact("components    ema")
-    assert lines("nodes")[0] not in (terminal.before or "")
     terminal.expect_exact("Create proj?")
+    assert lines("nodes")[0] not in (terminal.before or "")
+    terminal.expect_exact("components  ema")
     terminal.send(ENTER)
     status, output = finish(terminal)
     assert status == 0, output

@@ -12,7 +12,7 @@ from ..errors import FastprojError, UsageError, printable
 from ..template.answers import Answers, as_text, entries, option, shown_name, with_required
 from .project import destination
 from .question import Question
-from .terminal import BackError, Choice, Menu, ask_text, ask_yes, show_answer, show_problem
+from .terminal import BackError, Choice, Menu, ask_text, show_answer, show_problem
 
 
 @dataclass
@@ -120,22 +120,18 @@ def _complete(form: Form) -> Answers:
 
 def _confirm(form: Form, confirmation: str) -> bool:
     """Show the answers, and return whether to continue with them; else let the user change one."""
-    answers = {shown_name(name): as_text(value) for name, value in form.answers().items()}
-    width = max(map(len, answers))
-    lines = [printable(f"  {name:{width}}  {text}") for name, text in answers.items()]
-    print("\n".join(["", *lines, ""]))
-    if ask_yes(confirmation, True):
-        return True
-    cancel = Choice("cancel, and create nothing", None)
-    menu = Menu([*(Choice(shown_name(name), name) for name in form.done), cancel])
-    try:
-        name = menu.run("Which answer do you want to change?", [])
-    except BackError:
-        return False
-    if name is None:
+    width = max(len(shown_name(name)) for name in form.done)
+    choices = [Choice("yes", True)]
+    for name in form.done:
+        text = printable(as_text(form.typed[name]))
+        choices.append(Choice(f"{shown_name(name):{width}}  {text}", name))
+    choices.append(Choice("cancel, and create nothing", None))
+    chosen = Menu(choices).run(confirmation, ["Or choose an answer to change it."])
+    if chosen is None:
         raise KeyboardInterrupt
-    form.done.remove(name)
-    return False
+    if chosen is not True:
+        form.done.remove(chosen)
+    return chosen is True
 
 
 def _ask(form: Form, question: Question) -> None:
@@ -155,9 +151,6 @@ def _ask(form: Form, question: Question) -> None:
 def _prompt(form: Form, question: Question, title: str, details: list[str]) -> tuple[Any, str]:
     """Return an answer, and how it is shown."""
     default = form.default(question)
-    if question.kind == "bool" and not question.choices():
-        sure = ask_yes(title, default is True)
-        return sure, "yes" if sure else "no"
     if question.choices():
         menu = _menu(form, question, default)
         answer = menu.run(title, details)

@@ -75,6 +75,8 @@ class Question:
     def choices(self) -> Answers:
         """Return the allowed answers by their titles; none if any is allowed."""
         choices = self._value(self.entry.get("choices", []))
+        if self.kind == "bool" and not choices:
+            return {"yes": True, "no": False}
         if isinstance(choices, str):
             choices = yaml.safe_load(choices)
         if isinstance(choices, dict):

@@ -1,4 +1,4 @@
-"""Questions in a terminal: a text, yes or no, and a list that typing filters.
+"""Questions in a terminal: a text, and a list that typing filters.
 
 Ctrl-C raises KeyboardInterrupt, and Esc raises BackError.
 """
@@ -196,26 +196,6 @@ def ask_text(title: str, details: list[str], default: str) -> str:
     )
     session.app.ttimeoutlen = ESCAPE_S
     return session.prompt(FormattedText([*_head(title, details), ("", "  ")])) or default
-
-
-def ask_yes(title: str, default: bool) -> bool:
-    """Ask for y or n; Enter is the default."""
-    keys = _keys()
-    for key, answer in {"y": True, "n": False, "enter": default, "<any>": None}.items():
-
-        @keys.add(key)
-        def end(event: KeyPressEvent, answer: bool | None = answer) -> None:
-            if answer is not None:
-                event.app.exit(result=answer)
-
-    session: PromptSession[bool] = PromptSession(
-        style=_STYLE,
-        key_bindings=keys,
-        erase_when_done=True,
-    )
-    session.app.ttimeoutlen = ESCAPE_S
-    hint = "(Y/n)" if default else "(y/N)"
-    return session.prompt(FormattedText([*_head(f"{title} {hint}", [])[:-1], ("", " ")]))
 
 
 def show_answer(title: str, answer: str) -> None:
