@@ -88,12 +88,6 @@ ODD = {
         CONFIG.replace("4", "[1]"),
         CONFIG.replace("1}", "0}"),
     ],
-    "configs/default.yaml": [
-        "a: [",
-        "5\n",
-        "trainer: 5\n",
-        "trainer: {callbacks: [5, {class_path: [1]}]}\n",
-    ],
     ".copier-answers.yml": ["framework: [1]\n", "framework: 5\n", "components: [5, [1]]\n"],
     "src/proj/model.py": ["\x00"],
 }

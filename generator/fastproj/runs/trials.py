@@ -1,16 +1,13 @@
 """Trials: short trainings in a temporary folder, which are ended when their speed is known."""
 
-import json
 import re
 import shutil
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import FastprojError
-from ..template.yaml_file import read_yaml
 from .options import Options, as_arguments
 from .paired import Trial
 from .project import Machine, TrainedProject
@@ -103,27 +100,14 @@ class Trainer:
         names = self.project.names
         folder = self.folder / str(place)
         shutil.rmtree(folder, ignore_errors=True)
+        all_trials = names.trial | {names.name("log.every"): self.log_every}
         where = {names.folder: folder, names.run: "trial"}
         translated = names.translate(options) or {}
         return Training(
             self.project,
-            as_arguments(where | self._options() | translated),
+            as_arguments(where | all_trials | translated),
             folder / "trial",
             counts_cpu,
             max(self.seconds, 1e-3),
             min(time.monotonic() + LONGEST_S, self.deadline),
         )
-
-    def _options(self) -> Options:
-        """Return the options of all trials."""
-        names = self.project.names
-        options = names.trial | {names.name("log.every"): self.log_every}
-        trainer = None
-        with suppress(ValueError):  # the training command says what is wrong
-            trainer = read_yaml(self.project.code / "configs/default.yaml").get("trainer")
-        callbacks = trainer.get("callbacks") if isinstance(trainer, dict) else None
-        if isinstance(callbacks, list):
-            # Lightning refuses one that saves checkpoints if these are off.
-            kept = [entry for entry in callbacks if "ModelCheckpoint" not in str(entry)]
-            options["trainer.callbacks"] = json.dumps(kept, default=str)
-        return options
