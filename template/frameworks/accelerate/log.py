@@ -80,11 +80,6 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
             steps = self.facts["steps"]
             write_summary(self.folder, rule["monitor"], rule["monitor_mode"], steps)
 
-    def mark_finished(self, step: int) -> None:
-        """Record that the run is complete."""
-        if PartialState().is_main_process:
-            record.write(self.folder, record.read(self.folder) | {"finished": step})
-
 
 class Clock:
     """Measures the speed since the last row, and the time of waiting for batches."""

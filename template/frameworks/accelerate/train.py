@@ -166,7 +166,6 @@ def train(cfg: Config) -> dict[str, float]:
     if progress.step < plan.total_steps:
         resume = f"resume with --run.name {folder.name}"
         raise Stopped(f"stopped at step {progress.step:,}: {resume}")
-    metrics_file.mark_finished(progress.step)
     return results
 
 

@@ -25,7 +25,6 @@ class Log:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.file = run.folder / "metrics.jsonl"
-        self.is_done = False
         self.seconds_before = 0.0  # of a resumed run
         self.changes = run.world.run_on_rank_zero(self._prepare)
         self.stream = self.file.open("a", encoding="utf-8") if run.world.rank == 0 else None
@@ -36,16 +35,12 @@ class Log:
         self._begin_interval()
 
     def close(self) -> None:
-        """Close the progress bar and the file; record how the run ends."""
+        """Close the progress bar and the file; write how the run ends, after the components."""
         self.bar.close()
         if self.stream:
             self.stream.close()
             rule = self.run.cfg.train
             write_summary(self.run.folder, rule.monitor, rule.monitor_mode)
-        if self.stream and self.is_done:  # after the components, which may still have saved
-            record.write(
-                self.run.folder, record.read(self.run.folder) | {"finished": self.run.step}
-            )
 
     def first_lines(
         self,
@@ -136,7 +131,6 @@ class Log:
 
     def done(self, results: dict[str, float]) -> None:
         """Print the results of the last validation."""
-        self.is_done = True
         shown = ", ".join(f"{name} {value:.4g}" for name, value in results.items())
         self.print(f"done after {self.run.step:,} steps: {shown}")
 

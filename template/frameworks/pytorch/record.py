@@ -38,10 +38,10 @@ def trained_with(cfg: Any, global_batch_size: int) -> dict[str, Any]:
     return _as_json(fixed | {"train.global_batch_size": global_batch_size})
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """Return the record of a run; empty if there is none."""
+def read(folder: Path, name: str = FILE) -> dict[str, Any]:
+    """Return the record of a run, or another file of JSON; empty if there is none."""
     with suppress(OSError, TypeError, ValueError):
-        return dict(json.loads((folder / FILE).read_text(encoding="utf-8")))
+        return dict(json.loads((folder / name).read_text(encoding="utf-8")))
     return {}
 
 
@@ -93,7 +93,6 @@ def begin(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUMMARY).unlink(missing_ok=True)
     before = read(folder) if step else {}
-    before.pop("finished", None)
     starts = [start for start in before.pop("starts", []) if start < step]
     history = before.pop("history", [])
     new = values | {
@@ -108,7 +107,8 @@ def begin(
     new = _as_json(new)
     if before and before != new:
         history.append({"until_step": step} | before)
-    write(folder, new | {"starts": [*starts, step], "history": history})
+    record = new | {"starts": [*starts, step], "history": history}
+    write_text(folder / FILE, json.dumps(record, indent=2) + "\n")
     old = before.get("versions", {})
     changes = [
         f"{name} {version}, before {old[name]}"
@@ -116,11 +116,6 @@ def begin(
         if name in ("torch", "threads") and old.get(name, version) != version
     ]
     return f"{', '.join(changes)}: results differ by rounding" if changes else ""
-
-
-def write(folder: Path, values: dict[str, Any]) -> None:
-    """Replace config.json."""
-    write_text(folder / FILE, json.dumps(values, indent=2) + "\n")
 
 
 def _commit() -> str:
@@ -135,9 +130,10 @@ def _commit() -> str:
 
 def finished_at(folder: Path, cfg: Any) -> int | None:
     """Return the last step of a run that ended with the same options, else None."""
-    record = read(folder)
-    step: int | None = record.get("finished")
-    return step if record.get("config") == _as_json(asdict(cfg)) else None
+    summary = read(folder, SUMMARY)
+    is_finished = summary.get("exit") == "finished"
+    has_same_options = read(folder).get("config") == _as_json(asdict(cfg))
+    return summary["steps"] if is_finished and has_same_options else None
 
 
 def create_folder(parent: Path) -> str:
