@@ -92,6 +92,12 @@ def losses(run: Path, split: str) -> list[float]:
     return [row["loss"] for row in read_rows(run, split)]
 
 
+def is_finished(run: Path) -> bool:
+    """Whether a run has reached its end."""
+    file = run / "summary.json"
+    return file.exists() and json.loads(file.read_text(encoding="utf-8"))["exit"] == "finished"
+
+
 def are_close(first: list[float], second: list[float], relative: float = 1e-5) -> bool:
     """Whether two lists of losses agree."""
     if len(first) != len(second):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from common import NAME, RECIPE, Project, are_close, expect, losses
+from common import NAME, RECIPE, Project, are_close, expect, is_finished, losses
 
 MODEL = "mlp"
 OPTIONS = ("--optim.lr=2e-3", "--run.seed=3", "--train.eval_every=40", "--train.epochs=20")
@@ -45,7 +45,7 @@ def check(project: Project) -> None:
     """Compare with a run that nothing stopped."""
     run = project.original / "runs/first"
     record = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    expect(record.get("finished"), "runs/first is not finished")
+    expect(is_finished(run), "runs/first is not finished")
     starts = record["starts"]
     expect(starts == [0, KILLED_AT], f"the run started at the steps {starts}")
     whole = project.train(*OPTIONS)

@@ -5,7 +5,7 @@ import math
 from collections import defaultdict
 from pathlib import Path
 
-from common import Project, expect, losses
+from common import Project, expect, is_finished, losses
 
 MODEL = "mlp"
 RATES = (3e-3, 1e-4)
@@ -41,6 +41,6 @@ def read_runs(folder: Path) -> dict[float, dict[int, float]]:
     for file in folder.rglob("config.json"):
         record = json.loads(file.read_text(encoding="utf-8"))
         config = record.get("config", {})
-        if record.get("finished") and config["train"]["epochs"] == EPOCHS:
+        if is_finished(file.parent) and config["train"]["epochs"] == EPOCHS:
             found[config["optim"]["lr"]][config["run"]["seed"]] = losses(file.parent, "val")[-1]
     return found
