@@ -13,7 +13,7 @@ from matrix import EVERY, MODELS
 
 EXPORTED = [model for model in MODELS if model != "diffusion"]
 KINDS = [("torch-export", model) for model in EXPORTED] + [("onnx", model) for model in EXPORTED]
-CHEAP = [("torch-export", "mlp"), ("onnx", "mlp")]
+CHEAP = [("torch-export", "vit"), ("onnx", "mlp")]
 
 
 @pytest.mark.parametrize(("kind", "model"), KINDS if EVERY else CHEAP)

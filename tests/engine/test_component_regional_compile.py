@@ -90,3 +90,13 @@ def test_mode_with_cuda_graphs_is_refused(p: Package, tmp_path: Path) -> None:
         p.train_here(
             tmp_path, "--regional_compile.enabled=true", "--speed.compile_mode=max-autotune"
         )
+
+
+def test_blocks_that_torch_compile_skips_are_refused(p: Package) -> None:
+    module = p.components.regional_compile
+    component = module.RegionalCompile(module.RegionalCompileConfig(enabled=True), None)
+    net = Net(8)
+    assert component.convert_model(net) is net
+    net.blocks.append(nn.Sequential(nn.Linear(4, 4)))
+    with pytest.raises(p.errors.UserError, match="blocks of Sequential, which torch.compile skips"):
+        component.convert_model(net)

@@ -144,7 +144,7 @@ def train_with(
 
 @pytest.mark.test_all
 @pytest.mark.slow
-@pytest.mark.usefixtures(*([] if EVERY else ["traced"]))
+@pytest.mark.usefixtures("tmp_path" if EVERY else "traced")
 @pytest.mark.parametrize(
     "chosen",
     COVER,

@@ -61,3 +61,13 @@ def test_initial_scales_are_those_of_the_papers_code(p: Package) -> None:
     assert net.cut.weight.std().item() == pytest.approx(0.5, rel=0.1)  # a patch has 4 pixels
     assert net.positions.std().item() == pytest.approx(0.5, rel=0.1)
     assert not net.head.weight.any()
+
+
+def test_class_token_and_positions_have_no_weight_decay(p: Package) -> None:
+    net = build(p)
+    optimizer = p.optim.adamw(net, p.config.OptimConfig(weight_decay=0.1))
+    decayed, rest = optimizer.param_groups
+    names = {parameter: name for name, parameter in net.named_parameters()}
+    assert "cut.weight" in [names[parameter] for parameter in decayed["params"]]
+    exempt = {names[parameter] for parameter in rest["params"]}
+    assert {"summary", "positions"} <= exempt

@@ -28,7 +28,7 @@ from warm import FORKED, run_python
 
 IN_ONE_PROCESS = ["-k", "not killed_run and not two_ranks"]
 """Leaves out tests that start processes, which are the same in all projects of a framework."""
-CORE = ["model", "optim", "train", "synchronization"]
+CORE = ["model", "train"]
 TRACKERS = [name for name in MODULES if "tracker" in COMPONENTS[name].get("requires", [])]
 TESTED = [name for name in MODULES if EVERY or name not in TRACKERS[1:]]
 """Components whose own tests run: trackers share their code, and some take long to import."""

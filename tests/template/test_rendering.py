@@ -79,6 +79,26 @@ def python_parts(
     }
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("model", MODELS)
+def test_each_module_that_a_project_imports_is_part_of_it(framework: str, model: str) -> None:
+    parts = python_parts(framework, model, [])
+    folders = {str(Path(place).parent) for place in parts} | {"src/proj/components"}
+    missing = []
+    for place, part in parts.items():
+        for node in ast.walk(ast.parse(part.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                folder = Path(place).parents[node.level - 1]
+                names = [node.module] if node.module else [alias.name for alias in node.names]
+                wanted = {str(folder / name.split(".")[0]) for name in names}
+                missing += [
+                    f"{place}: {name}"
+                    for name in wanted
+                    if f"{name}.py" not in parts and name not in folders
+                ]
+    assert missing == []
+
+
 def parts_on_disk(folder: str) -> dict[str, set[str]]:
     """Return each part of a kind with the names of its files."""
     parts = (part for part in (TEMPLATE / folder).iterdir() if part.is_dir())

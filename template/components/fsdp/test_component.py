@@ -37,7 +37,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_two_ranks_train_as_one_process_without_it(runs: Path) -> None:
     expected = parameters(state(runs / "one")["model"])
-    torch.testing.assert_close(weights(runs / "sharded"), expected, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(weights(runs / "sharded"), expected, rtol=1e-3, atol=1e-3)
     losses = [row["loss"] for row in rows(runs / "one", "train")]
     sharded = [row["loss"] for row in rows(runs / "sharded", "train")]
     assert sharded == pytest.approx(losses, abs=1e-4)

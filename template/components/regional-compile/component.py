@@ -51,6 +51,10 @@ class RegionalCompile(Component):
         if not blocks(model):
             repeated = "put its repeated layers into self.blocks = nn.ModuleList(...) in model.py"
             raise UserError(f"{enabled} has no `blocks`: {repeated}")
+        for layer in blocks(model):
+            if type(layer).forward.__module__.startswith("torch."):
+                skipped = f"has blocks of {type(layer).__name__}, which torch.compile skips"
+                raise UserError(f"{enabled} {skipped}: give them a class with a `forward`")
         return model
 
     def on_train_start(self, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ def join(device: str) -> None:
     has_accelerator = torch.accelerator.is_available()
     if device == "accelerator" and not has_accelerator:
         raise UserError("run.device is accelerator, but torch finds none: use cpu")
+    # first: its default arguments would keep the group's threads
+    import_module("torch.distributed.nn.functional")
     PartialState(cpu=device == "cpu" or not has_accelerator)
     # It warns of shared weights in each save, although `load_model` restores them.
     logging.getLogger("accelerate").setLevel(logging.ERROR)

@@ -161,6 +161,7 @@ def train(cfg: Config) -> dict[str, float]:
 
     # DDP before its process group: the last of both waits for gloo's threads, which may need the
     # GIL to free a tensor, and DDP does not release it.
+    gc.unfreeze()  # in mixed precision, the model refers to itself
     [model] = accelerator.free_memory(model)
     accelerator.end_training()
     if progress.step < plan.total_steps:

@@ -1,5 +1,6 @@
 """Ranks, their devices, DistributedDataParallel, and the random numbers of a batch."""
 
+import gc
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -112,8 +113,6 @@ def init(wanted_device: str) -> Iterator[World]:
             yield world
         except Stopped as error:
             stopped = error
-            # DistributedDataParallel has to end before the group: as the last owner of the group,
-            # it would wait for the group's threads, which may wait for Python's lock
             clear_frames(error.__traceback__)
         dist.barrier()  # the ranks' store ends with rank 0
     except RuntimeError as error:
@@ -123,6 +122,10 @@ def init(wanted_device: str) -> Iterator[World]:
         reason = str(error).partition("\n")[0]
         print(f"another rank is gone: look for its error ({reason})", file=sys.stderr)
         raise SystemExit(1) from None
+    # DistributedDataParallel has to end before the group: as the last owner of the group, it would
+    # wait for the group's threads, which may wait for Python's lock. A compiled one is in a cycle.
+    gc.unfreeze()
+    gc.collect()
     # not after an error: it would wait for ranks that wait for this one
     dist.destroy_process_group()
     if stopped:

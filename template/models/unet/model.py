@@ -56,6 +56,11 @@ class DoubleConv(nn.Sequential):
             nn.ReLU(),
         )
 
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self:  # torch.compile skips nn.Sequential's own forward
+            x = layer(x)
+        return x
+
 
 class UNet(nn.Module):
     """Images (n, channels, size, size) to class logits per pixel (n, classes, size, size)."""

@@ -152,7 +152,7 @@ class ViT(nn.Module):
     def predict(self, images: Tensor) -> Tensor:
         """Return the class logits of prepared images."""
         patches = self.cut(images).flatten(2).transpose(1, 2)
-        summary = self.summary.expand(len(images), -1, -1)
+        summary = self.summary.expand(images.shape[0], -1, -1)  # no len(): for torch.export
         x = torch.cat([summary.to(patches.dtype), patches], dim=1)
         x = self.drop(x + self.positions)
         for block in self.blocks:

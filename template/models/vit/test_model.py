@@ -1,12 +1,10 @@
-"""The vision transformer: positions, and parameters without weight decay."""
+"""The vision transformer: positions."""
 
 import pytest
 import torch
 
-from ..config import OptimConfig
 from ..data import Spec
 from ..model import ModelConfig, ViT, build
-from ..optim import adamw
 
 
 @pytest.fixture
@@ -39,12 +37,3 @@ def test_predictions_depend_on_the_positions_of_patches(net: ViT) -> None:
         rtol=0,
         atol=1e-4,
     )
-
-
-def test_class_token_and_positions_have_no_weight_decay(net: ViT) -> None:
-    optimizer = adamw(net, OptimConfig(weight_decay=0.1))
-    decayed, rest = optimizer.param_groups
-    names = {parameter: name for name, parameter in net.named_parameters()}
-    assert "cut.weight" in [names[parameter] for parameter in decayed["params"]]
-    exempt = {names[parameter] for parameter in rest["params"]}
-    assert {"summary", "positions"} <= exempt

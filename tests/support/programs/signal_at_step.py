@@ -40,6 +40,7 @@ def signal_and_seed(
 def remember(*args: Any, **options: Any) -> Any:
     """Return the parallel model."""
     parallel = data_parallel(*args, **options)
+    vars(parallel.net)["compiled"] = parallel.net  # refers to itself, as after net.compile()
     nets.append(weakref.ref(parallel.net))
     return parallel
 
