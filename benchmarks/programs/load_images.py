@@ -2,8 +2,8 @@
 
     python load_images.py LOADER FOLDER WORKERS
 
-core           the rendered project's
-threads        the same data set, in a pool of threads of this process
+core           the rendered project's, whose workers are threads
+processes      the same with worker processes
 pillow         torch's DataLoader of images that Pillow decodes and resizes
 spdl           SPDL's pipeline of threads, whose FFmpeg decodes and resizes
 torchvision    ImageFolder, Resize and PILToTensor with torch's DataLoader
@@ -19,9 +19,7 @@ import json
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
@@ -51,27 +49,18 @@ def open_project(folder: Path) -> tuple[Any, Iterable[list[int]], Any]:
     return train_set, loader.train_batches(plan, world, 0, 0), world
 
 
-def core(folder: Path, workers: str) -> Iterable[Any]:
+def core(folder: Path, workers: str, kind: str = "auto") -> Iterable[Any]:
     """Return the project's loader."""
     train_set, order, world = open_project(folder)
     count = "auto" if workers == "auto" else int(workers)
-    cfg = module("config").LoaderConfig(num_workers=count)
+    cfg = module("config").LoaderConfig(num_workers=count, workers=kind)
     batches: Iterable[Any] = module("loader").Loader(train_set, order, cfg, world)
     return batches
 
 
-def threads(folder: Path, workers: str) -> Iterator[Any]:
-    """Yield the project's batches from a pool of threads, which prefetch two each."""
-    train_set, order, _ = open_project(folder)
-    count = max(1, int(workers))
-    coming: deque[Future[Any]] = deque()
-    with ThreadPoolExecutor(count) as pool:
-        for indices in order:
-            coming.append(pool.submit(train_set.__getitems__, indices))
-            if len(coming) > 2 * count:
-                yield coming.popleft().result()
-        for batch in coming:
-            yield batch.result()
+def processes(folder: Path, workers: str) -> Iterable[Any]:
+    """Return the project's loader with worker processes."""
+    return core(folder, workers, "processes")
 
 
 class PillowFolder(Dataset[Any]):
@@ -174,7 +163,7 @@ def timm(folder: Path, workers: str) -> Iterable[Any]:
 
 LOADERS: dict[str, Callable[[Path, str], Iterable[Any]]] = {
     "core": core,
-    "threads": threads,
+    "processes": processes,
     "pillow": pillow,
     "spdl": spdl,
     "torchvision": torchvision,
@@ -201,21 +190,21 @@ def main() -> None:
     next(batches)
     first = time.perf_counter() - begin
     count = len(list(images.rglob("*.jpg")))
-    if name in ("core", "threads"):
+    if name in ("core", "processes"):
         count = len(open_project(images)[0])  # the others are for validation
     epoch = count // BATCH
     for _ in range(epoch - 1):
         next(batches)
     measured = epoch * (EPOCHS - 1)
     this = psutil.Process()
-    processes = [this, *this.children(recursive=True)]
-    cpu = cpu_seconds(processes)
+    running = [this, *this.children(recursive=True)]
+    cpu = cpu_seconds(running)
     begin = time.perf_counter()
     for _ in range(measured):
         next(batches)
     seconds = time.perf_counter() - begin
-    cpu = cpu_seconds(processes) - cpu
-    memory = sum(process.memory_full_info().pss for process in processes)
+    cpu = cpu_seconds(running) - cpu
+    memory = sum(process.memory_full_info().pss for process in running)
     result = {
         "images/s": measured * BATCH / seconds,
         "images per CPU second": measured * BATCH / cpu,
