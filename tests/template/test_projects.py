@@ -150,6 +150,13 @@ SHORTER = {
 `make demo` trains resnet's recipe to its end.
 """
 
+OF_LIGHTNING = {
+    "train.epochs": "trainer.max_epochs",
+    "train.steps": "trainer.max_steps",
+    "train.eval_every": "trainer.val_check_interval",
+    "train.batch_size": "data.batch_size",
+}
+
 USUAL = [(FRAMEWORKS[0], model) for model in ONE_PER_KIND]
 RECIPES = tiers(USUAL, [pair for pair in PAIRS if pair not in USUAL])
 
@@ -172,19 +179,24 @@ def test_recipe_reaches_expected_metric(
     assert bar is not None, "the recipe says what to expect"
     whole: tuple[list[str], float] = ([], float(bar[3]))
     options, expected = whole if EVERY and framework == FRAMEWORKS[0] else SHORTER.get(model, whole)
-    fixed = [
-        "--config=configs/default.yaml",
-        f"--run.dir={tmp_path}",
-        "--run.name=bar",
-        "--run.device=cpu",
-    ]
-    run_python(folder, "-m", "proj.train", *fixed, *options, limit_s=1400)
+    fixed = [f"--run.dir={tmp_path}", "--run.name=bar", "--run.device=cpu"]
+    command = []
+    if framework == "lightning":
+        command = ["fit"]
+        logger = {"save_dir": tmp_path, "version": "bar"}
+        fixed = [f"--trainer.logger.{name}={value}" for name, value in logger.items()]
+        fixed.append("--trainer.accelerator=cpu")
+        for name, other in OF_LIGHTNING.items():
+            options = [option.replace(name, other) for option in options]
+    recipe = "--config=configs/default.yaml"
+    run_python(folder, "-m", "proj.train", *command, recipe, *fixed, *options, limit_s=1400)
     rows = [json.loads(line) for line in (tmp_path / "bar/metrics.jsonl").read_text().splitlines()]
     value = [row for row in rows if row["split"] == "val"][-1][bar[1]]
     print(f"{framework} {model}: {bar[1]} {value}")
     assert {"<": operator.lt, "<=": operator.le, ">=": operator.ge}[bar[2]](value, expected)
-    done = run_python(folder, "-m", "proj.evaluate", str(tmp_path / "bar"), "--device=cpu")
-    assert bar[1] in json.loads(done.stdout)
+    if framework != "lightning":  # whose command is `train validate`
+        done = run_python(folder, "-m", "proj.evaluate", str(tmp_path / "bar"), "--device=cpu")
+        assert bar[1] in json.loads(done.stdout)
 
 
 @pytest.mark.slow
