@@ -195,9 +195,9 @@ def status(
     from . import show
     from .updating.project import status as read_status
 
-    state = read_status(where)
-    show.result(asdict(state), show.status_text, json)
-    if state.behind:
+    facts = read_status(where)
+    show.result(facts, show.status_text, json)
+    if facts["behind"]:
         raise typer.Exit(OUTDATED)
 
 

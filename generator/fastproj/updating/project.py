@@ -4,6 +4,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import FastprojError
 from ..scratch import scratch_folder
@@ -78,33 +79,20 @@ def recorded_components(answers: Answers) -> list[str]:
     return list(map(str, names))
 
 
-@dataclass(frozen=True)
-class Status:
-    """The output of `fastproj status`."""
-
-    project: str
-    template: str
-    version: str
-    newest: str
-    behind: bool
-    answers: Answers
-
-
-def status(where: Path) -> Status:
-    """Return the version of a project and the newest one."""
+def status(where: Path) -> dict[str, Any]:
+    """Return the facts about a project: its version, the newest one, and its answers."""
     project = read_project(where)
     with scratch_folder(Path(tempfile.gettempdir()), "status") as work:
         template = project.template(work)
     newest = newest_for(project, template)
-    behind = newest != project.version
-    return Status(
-        str(project.root),
-        template.location,
-        project.version,
-        newest,
-        behind,
-        project.answers,
-    )
+    return {
+        "project": str(project.root),
+        "template": template.location,
+        "version": project.version,
+        "newest": newest,
+        "behind": newest != project.version,
+        "answers": project.answers,
+    }
 
 
 def newest_for(
