@@ -5,7 +5,6 @@ import math
 import platform
 import sys
 import time
-from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +17,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from lightning.pytorch.cli import SaveConfigCallback
 
 from .errors import UserError
-from .summary import write_summary, write_text
+from .summary import keep_rows, write_summary, write_text
 
 TRAINER = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision")
 """Options of the Trainer that a resumed run must repeat."""
@@ -76,10 +75,8 @@ class RunLog(SaveConfigCallback):
         self.started = time.perf_counter()
         self._begin_interval(trainer)
         if trainer.is_global_zero:
-            rows = _rows(self.file, trainer.global_step)
-            if rows:  # the seconds of a resumed run go on
-                self.started -= rows[-1]["seconds"]
-            write_text(self.file, "".join(f"{json.dumps(row)}\n" for row in rows))
+            # the seconds of a resumed run go on
+            self.started -= keep_rows(self.file, trainer.global_step, validated=True)
             self._write_config(trainer)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
@@ -220,14 +217,3 @@ def _training_options(options: dict[str, Any]) -> dict[str, Any]:
         for name, value in (options.get(section) or {}).items():
             found[f"{section}.{name}"] = value
     return {name: value for name, value in found.items() if name not in MAY_CHANGE}
-
-
-def _rows(file: Path, last_step: int) -> list[dict[str, Any]]:
-    """Return the rows up to a step: a resumed run repeats those after its checkpoint."""
-    rows = []
-    with suppress(FileNotFoundError, ValueError):  # a crash may have cut off the last line
-        for line in file.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            if row["step"] <= last_step:
-                rows.append(row)
-    return rows

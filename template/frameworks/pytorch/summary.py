@@ -20,10 +20,10 @@ ASKED = (Stopped, KeyboardInterrupt, SystemExit)
 """What ends a run that was asked to stop; Lightning raises the latter two."""
 
 
-def keep_rows(file: Path, step: int) -> float:
-    """Drop the rows after a step, which a resumed run repeats, with the validation of the step.
+def keep_rows(file: Path, step: int, validated: bool = False) -> float:
+    """Drop the rows after a step, which a resumed run repeats; return the seconds until then.
 
-    Return the seconds until then.
+    It repeats the validation of the step as well, unless the step is saved as `validated`.
     """
     kept = []
     seconds = 0.0
@@ -31,8 +31,8 @@ def keep_rows(file: Path, step: int) -> float:
     for line in text.splitlines():
         with suppress(ValueError, KeyError, TypeError):  # cut off by a crash
             row = json.loads(line)
-            is_train = row["split"] == "train"
-            if row["step"] < step + is_train:
+            is_kept = validated or row["split"] == "train"
+            if row["step"] < step + is_kept:
                 kept.append(f"{line}\n")
                 seconds = row["seconds"]
     write_text(file, "".join(kept))
