@@ -52,16 +52,14 @@ def check(project: Project) -> None:
     """Run the script twice with programs that stand for SLURM and Python."""
     scripts = []
     for file in (project.folder / "launch").rglob("*"):
-        if file.is_file() and "#SBATCH" in file.read_text(encoding="utf-8"):
-            scripts.append(file)
-    expect(len(scripts) == 1, f"{len(scripts)} files in launch/ have options of SLURM")
+        if file.is_file() and first_number(read_options(file), "--nodes", "-N") == NODES:
+            scripts.append(file)  # one may start another, which `fastproj add slurm` brought
+    expect(len(scripts) == 1, f"{len(scripts)} files in launch/ ask SLURM for {NODES} nodes")
     options = read_options(scripts[0])
-    nodes = first_number(options, "--nodes", "-N")
-    expect(nodes == NODES, f"the script asks for {nodes} nodes")
     per_node = first_number(options, "--gpus-per-node", "--gres")
-    total = first_number(options, "--gpus", "-G") or nodes * per_node
+    total = first_number(options, "--gpus", "-G") or NODES * per_node
     tasks = first_number(options, "--ntasks", "-n")
-    tasks = tasks or nodes * (first_number(options, "--ntasks-per-node") or 1)
+    tasks = tasks or NODES * (first_number(options, "--ntasks-per-node") or 1)
     total = total or tasks * first_number(options, "--gpus-per-task")
     expect(total == NODES * GPUS, f"the script asks for {total} GPUs")
 
