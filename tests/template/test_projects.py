@@ -208,6 +208,7 @@ def test_launchers_start_two_ranks(project: Project, tmp_path: Path, framework: 
     folder = shutil.copytree(project(framework, ENGINE_MODEL, "nodes"), tmp_path / "proj")
     (folder / "src/sitecustomize.py").write_text(AT_EXIT)
     small = ["--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2"]
+    small.append("--speed.precision=fp32")  # only `accelerate launch` reads its own file
     name = "--run.name"
     if framework == "lightning":
         small = ["--config=configs/smoke.yaml", "--trainer.accelerator=cpu"]
