@@ -16,7 +16,7 @@ def main() -> None:
     if not numbers:
         sys.exit("release: pass three numbers, as in make release VERSION=1.2.3")
     _check(version)
-    if subprocess.run(["make", "test-all"], check=False).returncode:
+    if subprocess.run(["make", "--no-print-directory", "test-all"], check=False).returncode:
         sys.exit("release: make test-all fails: fix that first")
     _check(version)
 

@@ -9,6 +9,7 @@ variable RANK_THAT_STALLS, only that rank does. Each loader worker counts its ow
 import importlib
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ def get_or_stall(self: Any, index: int) -> Any:
     global loaded
     is_train = len(self) > 10
     if stalls and is_train and loaded == int(count) and not (folder / "go").exists():
-        (folder / "partial").write_text(str(os.getpid()))
-        (folder / "partial").rename(folder / "stalled")
+        partial = folder / f"partial-{os.getpid()}-{threading.get_ident()}"
+        partial.write_text(str(os.getpid()))
+        partial.rename(folder / "stalled")
         while not (folder / "go").exists():
             time.sleep(0.05)
     loaded += is_train
