@@ -39,6 +39,8 @@ def _check(version: str) -> None:
     """Exit if files are not committed, or the changelog does not describe the version."""
     if _git("status", "--porcelain"):
         sys.exit("release: there are uncommitted changes: commit or stash them")
+    if _git("tag", "--list", f"v{version}"):
+        sys.exit(f"release: the tag v{version} exists already: choose a newer version")
     if _heading(version) not in _CHANGELOG.read_text().splitlines():
         sys.exit(f"release: CHANGELOG.md has no line '{_heading(version)}': describe it there")
 

@@ -73,12 +73,15 @@ def test_release_is_two_commits_and_a_tag(repository: Repository, tmp_path: Path
         ("0.1.0", "template/project/new.txt", "uncommitted changes"),
         ("0.1.1", "", "no line '## 0.1.1 (not released)'"),
         ("0.1.0", "red", "make test-all fails"),
+        ("0.1.0", "tag", "the tag v0.1.0 exists already"),
     ],
 )
 def test_failed_check_changes_nothing(
     version: str, changed: str, message: str, repository: Repository
 ) -> None:
-    if changed:
+    if changed == "tag":
+        repository.git("tag", "v0.1.0")
+    elif changed:
         repository.write({changed: ""})
     result = release(repository, version)
     assert result.returncode == 1

@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from lightning.pytorch.cli import SaveConfigCallback
 
 from .errors import UserError
-from .summary import keep_rows, write_summary, write_text
+from .summary import describe_versions, keep_rows, write_summary, write_text
 
 TRAINER = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision")
 """Options of the Trainer that a resumed run must repeat."""
@@ -155,11 +155,9 @@ class RunLog(SaveConfigCallback):
             "lightning": version("lightning"),
             "threads": str(torch.get_num_threads()),
         }
-        old = versions | before.get("versions", {})
-        for name in ("torch", "threads"):
-            if old[name] != versions[name]:
-                change = f"{name} {versions[name]}, before {old[name]}"
-                print(f"{change}: results differ by rounding")
+        changes = describe_versions(before.get("versions", {}), versions)
+        if changes:
+            print(changes)
         record = {
             "starts": [*starts, step],
             "config": self.options,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .errors import UserError
-from .summary import SUMMARY, write_text
+from .summary import SUMMARY, describe_versions, write_text
 
 FILE = "config.json"
 FIXED = ("data.", "model.", "optim.", "run.seed", "speed.precision", "train.epochs", "train.steps")
@@ -109,13 +109,7 @@ def begin(
         history.append({"until_step": step} | before)
     record = new | {"starts": [*starts, step], "history": history}
     write_text(folder / FILE, json.dumps(record, indent=2) + "\n")
-    old = before.get("versions", {})
-    changes = [
-        f"{name} {version}, before {old[name]}"
-        for name, version in new["versions"].items()
-        if name in ("torch", "threads") and old.get(name, version) != version
-    ]
-    return f"{', '.join(changes)}: results differ by rounding" if changes else ""
+    return describe_versions(before.get("versions", {}), new["versions"])
 
 
 def _commit() -> str:

@@ -20,6 +20,16 @@ ASKED = (Stopped, KeyboardInterrupt, SystemExit)
 """What ends a run that was asked to stop; Lightning raises the latter two."""
 
 
+def describe_versions(old: dict[str, str], new: dict[str, str]) -> str:
+    """Return what makes a resumed run differ from an uninterrupted one, or nothing."""
+    changes = [
+        f"{name} {new[name]}, before {old[name]}"
+        for name in ("torch", "threads")
+        if old.get(name, new[name]) != new[name]
+    ]
+    return f"{', '.join(changes)}: results differ by rounding" if changes else ""
+
+
 def keep_rows(file: Path, step: int, validated: bool = False) -> float:
     """Drop the rows after a step, which a resumed run repeats; return the seconds until then.
 
