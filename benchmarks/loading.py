@@ -31,7 +31,7 @@ from projects import one_thread, read_rows
 FILES = 640
 CLASSES = 4
 CORE = ("core", "training, files", "training, memory")
-ALWAYS = ("processes", "pillow")
+ALWAYS = ("pillow",)
 PEERS = ("torchvision", "timm", "spdl")
 SPEED = "images/s"
 Table = dict[str, dict[str, dict[str, list[float]]]]

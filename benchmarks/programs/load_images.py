@@ -2,8 +2,7 @@
 
     python load_images.py LOADER FOLDER WORKERS
 
-core           the rendered project's, whose workers are threads
-processes      the same with worker processes
+core           the rendered project's
 pillow         torch's DataLoader of images that Pillow decodes and resizes
 spdl           SPDL's pipeline of threads, whose FFmpeg decodes and resizes
 torchvision    ImageFolder, Resize and PILToTensor with torch's DataLoader
@@ -49,18 +48,13 @@ def open_project(folder: Path) -> tuple[Any, Iterable[list[int]], Any]:
     return train_set, loader.train_batches(plan, world, 0, 0), world
 
 
-def core(folder: Path, workers: str, kind: str = "auto") -> Iterable[Any]:
+def core(folder: Path, workers: str) -> Iterable[Any]:
     """Return the project's loader."""
     train_set, order, world = open_project(folder)
     count = "auto" if workers == "auto" else int(workers)
-    cfg = module("config").LoaderConfig(num_workers=count, workers=kind)
+    cfg = module("config").LoaderConfig(num_workers=count)
     batches: Iterable[Any] = module("loader").Loader(train_set, order, cfg, world)
     return batches
-
-
-def processes(folder: Path, workers: str) -> Iterable[Any]:
-    """Return the project's loader with worker processes."""
-    return core(folder, workers, "processes")
 
 
 class PillowFolder(Dataset[Any]):
@@ -163,7 +157,6 @@ def timm(folder: Path, workers: str) -> Iterable[Any]:
 
 LOADERS: dict[str, Callable[[Path, str], Iterable[Any]]] = {
     "core": core,
-    "processes": processes,
     "pillow": pillow,
     "spdl": spdl,
     "torchvision": torchvision,
@@ -190,21 +183,21 @@ def main() -> None:
     next(batches)
     first = time.perf_counter() - begin
     count = len(list(images.rglob("*.jpg")))
-    if name in ("core", "processes"):
+    if name == "core":
         count = len(open_project(images)[0])  # the others are for validation
     epoch = count // BATCH
     for _ in range(epoch - 1):
         next(batches)
     measured = epoch * (EPOCHS - 1)
     this = psutil.Process()
-    running = [this, *this.children(recursive=True)]
-    cpu = cpu_seconds(running)
+    processes = [this, *this.children(recursive=True)]
+    cpu = cpu_seconds(processes)
     begin = time.perf_counter()
     for _ in range(measured):
         next(batches)
     seconds = time.perf_counter() - begin
-    cpu = cpu_seconds(running) - cpu
-    memory = sum(process.memory_full_info().pss for process in running)
+    cpu = cpu_seconds(processes) - cpu
+    memory = sum(process.memory_full_info().pss for process in processes)
     result = {
         "images/s": measured * BATCH / seconds,
         "images per CPU second": measured * BATCH / cpu,

@@ -85,8 +85,6 @@ class Images(Dataset[tuple[Tensor, ...]]):
     A batch: images (n, channels, size, size), uint8, and labels (n,), int64.
     """
 
-    releases_gil = True
-
     def __init__(
         self,
         samples: list[Sample],

@@ -95,14 +95,9 @@ class LoaderConfig(Section):
     """Loading samples and copying them to the device."""
 
     num_workers: int | Literal["auto"] = within("[0, 256]", "auto")
-    """Loader workers per rank.
+    """Loader processes per rank.
 
     auto: 0 for data in memory, else one per core of the rank, at most 32.
-    """
-    workers: Literal["auto", "threads", "processes"] = "auto"
-    """What the workers are.
-
-    auto: threads for a data set with `releases_gil` and at most 8 workers, else processes.
     """
     prefetch_factor: int = within("[1, 64]", 2)
     """Batches prefetched per worker."""

@@ -2,13 +2,9 @@
 
 import math
 import os
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any
 
 import torch
@@ -16,23 +12,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from .config import LoaderConfig, TrainConfig
-from .contracts import (
-    Dataset,
-    collate,
-    collate_fn,
-    is_in_memory,
-    load_batch,
-    own_loader,
-    releases_gil,
-)
+from .contracts import Dataset, collate, collate_fn, is_in_memory, load_batch, own_loader
 from .distributed import World
 from .errors import UserError, kill_workers
 from .workers import init_worker, to_shared_memory
-
-MOST_THREADS = 8
-"""More would wait for the GIL, which about an eighth of the time to load an image needs."""
-CLOSE_S = 5.0
-"""Seconds in which threads can finish their batches at the end."""
 
 
 @dataclass(frozen=True)
@@ -158,51 +141,38 @@ class Loader:
         if batches is not None:
             self.loader = batches(cfg, self.workers, self.pin_memory)
         elif self.workers > 0:
-            self.loader = self._start_workers(order, cfg, world)
+            untyped: Any = dataset
+            self.loader = DataLoader(
+                untyped,
+                batch_sampler=order,
+                num_workers=self.workers,
+                collate_fn=to_shared_memory(collate_fn(dataset) or collate, cfg.prefetch_factor),
+                pin_memory=self.pin_memory,
+                prefetch_factor=cfg.prefetch_factor,
+                timeout=cfg.timeout,
+                persistent_workers=True,
+                worker_init_fn=init_worker,
+                # not the default one, which dropout draws from; workers of each rank have their own
+                generator=torch.Generator().manual_seed(torch.initial_seed() + 10_007 * world.rank),
+            )
 
     def close(self) -> None:
-        """End the workers, which may be busy with batches that are not needed."""
+        """End the worker processes, which may be busy with batches that are not needed."""
         kill_workers()
-        if isinstance(self.loader, Threads):
-            self.loader.close()
         self.loader = None
 
     def __iter__(self) -> Generator[Any, None, None]:
-        loaded = map(self._load, self.order) if self.loader is None else iter(self.loader)
+        loaded = self._load_here() if self.loader is None else iter(self.loader)
         if self.has_streams:
             yield from self._prefetch(loaded)
         else:
             for batch in loaded:
                 yield map_tensors(lambda part: part.to(self.device), batch)
 
-    def _start_workers(
-        self,
-        order: Iterable[list[int]],
-        cfg: LoaderConfig,
-        world: World,
-    ) -> Iterable[Any]:
-        kind, why = choose_kind(cfg, self.dataset, self.workers)
-        self.reason = "; ".join(filter(None, (self.reason, why)))
-        if kind == "threads":
-            return Threads(self._load, order, self.workers, cfg)
-        untyped: Any = self.dataset
-        return DataLoader(
-            untyped,
-            batch_sampler=order,
-            num_workers=self.workers,
-            collate_fn=to_shared_memory(collate_fn(untyped) or collate, cfg.prefetch_factor),
-            pin_memory=self.pin_memory,
-            prefetch_factor=cfg.prefetch_factor,
-            timeout=cfg.timeout,
-            persistent_workers=True,
-            worker_init_fn=init_worker,
-            # not the default one, which dropout draws from; workers of each rank have their own
-            generator=torch.Generator().manual_seed(torch.initial_seed() + 10_007 * world.rank),
-        )
-
-    def _load(self, indices: list[int]) -> Any:
-        batch = load_batch(self.dataset, indices)
-        return map_tensors(Tensor.pin_memory, batch) if self.pin_memory else batch
+    def _load_here(self) -> Iterator[Any]:
+        for indices in self.order:
+            batch = load_batch(self.dataset, indices)
+            yield map_tensors(Tensor.pin_memory, batch) if self.pin_memory else batch
 
     def _prefetch(self, loaded: Iterator[Any]) -> Iterator[Any]:
         side = torch.Stream(self.device)
@@ -221,66 +191,6 @@ class Loader:
             yield ready
 
 
-class Threads:
-    """Threads that load batches ahead, which come in order.
-
-    They are daemons: the threads of `concurrent.futures` would keep the program from ending if one
-    waits for a disk or a network.
-    """
-
-    def __init__(
-        self,
-        load: Callable[[list[int]], Any],
-        order: Iterable[list[int]],
-        count: int,
-        cfg: LoaderConfig,
-    ) -> None:
-        self.load = load
-        self.order = order
-        self.ahead = count * cfg.prefetch_factor
-        self.timeout = cfg.timeout
-        self.is_closed = False
-        self.tasks: SimpleQueue[tuple[Future[Any], list[int]] | None] = SimpleQueue()
-        self.threads = [Thread(target=self._work, daemon=True) for _ in range(count)]
-        for thread in self.threads:
-            thread.start()
-
-    def __iter__(self) -> Iterator[Any]:
-        coming: deque[Future[Any]] = deque()
-        for indices in self.order:
-            coming.append(Future())
-            self.tasks.put((coming[-1], indices))
-            if len(coming) > self.ahead:
-                yield self._result(coming.popleft())
-        while coming:
-            yield self._result(coming.popleft())
-
-    def close(self) -> None:
-        """End the threads, except those that do not finish their batch in time."""
-        self.is_closed = True
-        for _ in self.threads:
-            self.tasks.put(None)
-        for thread in self.threads:
-            thread.join(CLOSE_S / len(self.threads))
-
-    def _result(self, batch: Future[Any]) -> Any:
-        wait([batch], self.timeout)
-        if not batch.done():
-            late = f"a batch took longer than loader.timeout={self.timeout:g} seconds"
-            raise UserError(f"{late}: look for what is slow, or raise it")
-        return batch.result()
-
-    def _work(self) -> None:
-        torch.set_num_threads(1)  # those of this thread
-        while (task := self.tasks.get()) and not self.is_closed:
-            batch, indices = task
-            try:
-                batch.set_result(self.load(indices))
-            except Exception as error:  # a dataset may raise any
-                batch.set_exception(error)
-            del task, batch  # else this thread would keep the memory
-
-
 def map_tensors(change: Callable[[Tensor], Any], batch: Any) -> Any:
     """Return a batch with each of its tensors changed."""
     if isinstance(batch, Tensor):
@@ -297,7 +207,7 @@ def choose_workers(
     dataset: Dataset,
     device: torch.device,
 ) -> tuple[int, str]:
-    """Return the number of workers, and why if the config leaves it open."""
+    """Return the number of loader processes, and why if the config leaves it open."""
     if cfg.num_workers != "auto":
         return cfg.num_workers, ""
     if is_in_memory(dataset):
@@ -310,18 +220,3 @@ def choose_workers(
         return 0, f"0 workers: torch uses all {cores} cores"
     workers = max(1, min(32, cores))
     return workers, f"{workers} workers: one per core of the rank, at most 32"
-
-
-def choose_kind(
-    cfg: LoaderConfig,
-    dataset: Dataset,
-    workers: int,
-) -> tuple[str, str]:
-    """Return whether the workers are threads or processes, and why if the config leaves it open."""
-    if cfg.workers != "auto":
-        return cfg.workers, ""
-    if not releases_gil(dataset):
-        return "processes", "processes: the data set has no `releases_gil`"
-    if workers > MOST_THREADS:
-        return "processes", f"processes: more than {MOST_THREADS} threads would wait for the GIL"
-    return "threads", "threads: loading releases the GIL"

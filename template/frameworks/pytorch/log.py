@@ -74,7 +74,7 @@ class Log:
             self.print(f"{device.type}: torch finds {found}")
         if run.cfg.speed.precision == "auto":
             self.print(f"{precision}: {best(device).reason}")
-        if train_loader.reason:
+        if run.cfg.loader.num_workers == "auto":
             self.print(train_loader.reason)
         if self.changes:
             self.print(self.changes)

@@ -236,14 +236,6 @@ def is_in_memory(dataset: Any) -> bool:
     return bool(getattr(dataset, "in_memory", isinstance(dataset, TensorDataset)))
 
 
-def releases_gil(dataset: Any) -> bool:
-    """Return `releases_gil`: whether most of loading runs without Python's lock, and in threads.
-
-    Such a dataset draws no random numbers.
-    """
-    return bool(getattr(dataset, "releases_gil", False))
-
-
 def blocks(model: Any) -> nn.ModuleList:
     """Return `blocks`, the repeated layers: components shard, compile or recompute each."""
     layers: nn.ModuleList = getattr(model, "blocks", nn.ModuleList())
