@@ -22,8 +22,8 @@ tokens in host memory, and on text for the LSTM.
 """
 COLUMNS = """
 Samples and tokens per second are medians of blocks of 10 steps; the spread is from the slowest
-block to the fastest. MFU is a share of the peak of dense bf16. Memory is the most that torch has
-allocated.
+block to the fastest, and a row without it is one block. MFU is a share of the peak of dense bf16.
+Memory is the most that torch has allocated.
 
 | model | how | samples/s | tokens/s | spread | MFU | memory, GB |
 |---|---|---|---|---|---|---|
@@ -82,7 +82,7 @@ def _cells(answer: dict[str, Any]) -> str:
     cells = [
         f"{answer['samples_per_second']:,.0f}",
         f"{answer['tokens_per_second']:,.0f}" if "tokens_per_second" in answer else "",
-        f"{answer['spread']:.1%}",
+        f"{answer['spread']:.1%}" if answer["spread"] else "",
         f"{answer['mfu']:.1%}" if "mfu" in answer else "",
         f"{answer['memory_gb']:.1f}",
     ]

@@ -375,15 +375,7 @@ def _ladder() -> list[Row]:
     for name, technique in LADDER.items():
         options = (*options, technique)
         needs = "CUDA" if "tf32" in technique else ""
-        rows.append(
-            Row(
-                name,
-                "resnet",
-                options,
-                needs,
-                steps=30,
-            )
-        )
+        rows.append(Row(name, "resnet", options, needs))
     return rows
 
 
@@ -426,12 +418,7 @@ ROWS: list[Row] = [
         (*SIZES["gpt"], *FAST, *component("activation_checkpointing")),
     ),
     Row("fp16", "vit", (*SIZES["vit"], "--speed.precision=fp16")),
-    Row(
-        "TF32",
-        "gpt",
-        (*SIZES["gpt"], "--speed.precision=tf32"),
-        steps=30,
-    ),
+    Row("TF32", "gpt", (*SIZES["gpt"], "--speed.precision=tf32")),
 ]
 """In the order of measurement: others' loops in the same minutes as the project's own one."""
 COLD = [
