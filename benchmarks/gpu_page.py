@@ -24,9 +24,10 @@ COLUMNS = """
 Samples and tokens per second are medians of blocks of 10 steps; the spread is from the slowest
 block to the fastest, and a row without it is one block. MFU is a share of the peak of dense bf16.
 Memory is the most that torch has allocated.
-
-| model | how | samples/s | tokens/s | spread | MFU | memory, GB |
-|---|---|---|---|---|---|---|
+"""
+TABLE = """
+| how | samples/s | tokens/s | spread | MFU | memory, GB |
+|---|---|---|---|---|---|
 """
 
 
@@ -67,12 +68,15 @@ def _rows(answers: dict[str, Any]) -> str:
         text += f"\nDriver {driver}, cuDNN {cudnn}.\n"
 
     text += COLUMNS
-    rows = [row for row in ROWS if row != CEILING]
+    rows = [row for row in ROWS if row != CEILING and name_of(row) in answers]
     for model, title in NAMES.items():
-        for row in rows:
-            answer = answers.get(name_of(row))
-            if row.model == model and answer:
-                text += f"| {title} | {row.name} | {_cells(answer)} |\n"
+        lines = [
+            f"| {row.name} | {_cells(answers[name_of(row)])} |\n"
+            for row in rows
+            if row.model == model
+        ]
+        if lines:
+            text += f"\n### {title}\n{TABLE}{''.join(lines)}"
     return text
 
 
