@@ -130,25 +130,25 @@ def outcome(p: Any, root: Path, **options: Any) -> str:
     except p.errors.UserError as error:
         lines = [f"error: {error}"]
     assert not any("\n" in line for line in lines)
-    return "\n".join(lines).replace(str(root), "ROOT").replace(" (training + validation)", "")
+    return "\n".join(lines).replace(str(root), "ROOT").replace(" for training + validation", "")
 
 
 TWO = eight("a", "b")
 HOSTILE = {
-    "two classes": (TWO, "2 classes: a 7 + 1, b 7 + 1"),
+    "two classes": (TWO, "2 classes: a (7 + 1), b (7 + 1)"),
     "splits in upper case": (
         eight("Train/a", "Train/b", "VAL/a", "VAL/b"),
-        "2 classes: a 8 + 8, b 8 + 8",
+        "2 classes: a (8 + 8), b (8 + 8)",
     ),
-    "valid": (eight("train/a", "train/b", "valid/a", "valid/b"), "2 classes: a 8 + 8, b 8 + 8"),
+    "valid": (eight("train/a", "train/b", "valid/a", "valid/b"), "2 classes: a (8 + 8), b (8 + 8)"),
     "one class in validation": (
         eight("train/a", "train/b", "Validation/a"),
-        "2 classes: a 8 + 8, b 8 + 0\nall validation images are of the class a",
+        "2 classes: a (8 + 8), b (8 + 0)\nall validation images are of the class a",
     ),
-    "no validation": (eight("train/a", "train/b", "test/a"), "2 classes: a 5 + 3, b 7 + 1"),
+    "no validation": (eight("train/a", "train/b", "test/a"), "2 classes: a (5 + 3), b (7 + 1)"),
     "training and testing": (
         eight("Training/a", "Training/b", "Testing/a"),
-        "2 classes: a 6 + 2, b 5 + 3",
+        "2 classes: a (6 + 2), b (5 + 3)",
     ),
     "two folders for validation": (
         eight("train/a", "train/b", "val/a", "valid/a"),
@@ -161,12 +161,22 @@ HOSTILE = {
     ),
     "beside the splits": (
         [*eight("train/a", "train/b", "val/a", "val/b"), "more/a/0.png", "0.png"],
-        "2 classes: a 8 + 8, b 8 + 8; 2 files left out (images in no class folder)",
+        "2 classes: a (8 + 8), b (8 + 8); 2 files left out (images in no class folder)",
     ),
-    "train is a class": (eight("train", "bus"), "2 classes: bus 6 + 2, train 6 + 2"),
+    "splits of other names": (
+        eight("train/a", "train/b", "holdout/a"),
+        "error: data.path=ROOT has the folder train with subfolders, as if it were a split: "
+        "name the folders of the splits train, val and test, or rename the class",
+    ),
+    "parts of names are those of splits": (
+        eight("my_Train-1/a", "my_Train-1/b", "my_Test-1/a"),
+        "error: data.path=ROOT has the folder my_Test-1 with subfolders, as if it were a split: "
+        "name the folders of the splits train, val and test, or rename the class",
+    ),
+    "train is a class": (eight("train", "bus"), "2 classes: bus (6 + 2), train (6 + 2)"),
     "class of one image": (
         ["a/0.png", *eight("b")],
-        "2 classes: a 1 + 0, b 7 + 1\nall validation images are of the class b",
+        "2 classes: a (1 + 0), b (7 + 1)\nall validation images are of the class b",
     ),
     "one class": (
         eight("a"),
@@ -195,7 +205,7 @@ HOSTILE = {
     ),
     "other files": (
         [*TWO, "a/0.HEIC", "b/0.heic", "README", "0.png"],
-        "2 classes: a 7 + 1, b 7 + 1; "
+        "2 classes: a (7 + 1), b (7 + 1); "
         "4 files left out (.heic, images in no class folder, no suffix)",
     ),
     "hidden files and those of the system": (
@@ -203,24 +213,29 @@ HOSTILE = {
             *TWO,
             "a/._0.png",
             "__MACOSX/a/0.png",
+            "@eaDir/a/0.png",
+            "a/@eaDir/0.png",
             "a/.ipynb_checkpoints/0.png",
             ".DS_Store",
             "Thumbs.db",
         ],
-        "2 classes: a 7 + 1, b 7 + 1",
+        "2 classes: a (7 + 1), b (7 + 1)",
     ),
-    "links to folders above": ([*TWO, "a/up -> .", "b/loop -> b"], "2 classes: a 7 + 1, b 7 + 1"),
+    "links to folders above": (
+        [*TWO, "a/up -> .", "b/loop -> b"],
+        "2 classes: a (7 + 1), b (7 + 1)",
+    ),
     "links in a circle": (
         [*TWO, "a/x/0.png", "a/y/0.png", "a/x/to_y -> a/y", "a/y/to_x -> a/x"],
-        "2 classes: a 11 + 1, b 7 + 1; classes with subfolders: a",
+        "2 classes: a (11 + 1), b (7 + 1); classes with subfolders: a",
     ),
     "folders of several depths": (
         eight("a/x", "b"),
-        "2 classes: a 7 + 1, b 7 + 1; classes with subfolders: a",
+        "2 classes: a (7 + 1), b (7 + 1); classes with subfolders: a",
     ),
     "names that differ by case and blanks": (
         eight("Cat", "cat ", "dog"),
-        "3 classes: Cat 6 + 2, cat  6 + 2, dog 6 + 2\n"
+        "3 classes: Cat (6 + 2), cat  (6 + 2), dog (6 + 2)\n"
         "classes that differ only by case or blanks: Cat, cat ",
     ),
     "many classes": (eight(*"abcdefghijk"), "11 classes, 69 + 19 images"),
@@ -272,7 +287,8 @@ def test_path_that_is_no_folder_is_one_line(
         ("", "data.path is empty, or the current folder: give the folder's name"),
         (".", "data.path is empty, or the current folder: give the folder's name"),
         ("nowhere", "data.path=nowhere does not exist: give a folder of images"),
-        ("~/file.txt", "data.path=~/file.txt is a file: give a folder of images"),
+        ("~/file.txt", f"data.path={tmp_path}/file.txt is a file: give a folder of images"),
+        ("~nobody-here", "data.path=~nobody-here does not exist: give a folder of images"),
         ("~/empty", "empty"),
     ):
         with pytest.raises(p.errors.UserError) as caught:
@@ -285,7 +301,7 @@ def test_home_is_the_folder_of_its_name(
     p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(make_tree(tmp_path, TWO)))
-    assert outcome(p, Path("~")) == "2 classes: a 7 + 1, b 7 + 1"
+    assert outcome(p, Path("~")) == "2 classes: a (7 + 1), b (7 + 1)"
 
 
 def names_in(split: Any) -> set[str]:
@@ -332,7 +348,7 @@ def test_classes_are_those_of_the_run(p: Package, tmp_path: Path) -> None:
     for split in (train, val, p.data.load_test(cfg, spec)):
         labels = [spec.classes.index(file.parent.name) for file in split.images]
         assert split.labels.tolist() == labels
-    assert p.data.describe(train, val, spec)[0].startswith("3 classes: a 0 + 0, b ")
+    assert p.data.describe(train, val, spec)[0].startswith("3 classes: a (0 + 0), b (")
     (root / "b").rename(root / "new")
     with pytest.raises(p.errors.UserError, match=r"/new/\d.png is of the class new, which has no"):
         p.data.load(cfg, spec)

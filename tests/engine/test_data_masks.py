@@ -220,10 +220,10 @@ def outcome(p: Any, root: Path, **options: Any) -> str:
 
 SHARES = "2 classes with their shares of the training pixels"
 MASKS: dict[str, tuple[Image.Image, str]] = {
-    "two classes": (values(0, 0, 0, 7), f"{SHARES}: 0 75%, 7 25%"),
-    "palette": (values(0, 0, 0, 7).convert("P"), f"{SHARES}: 0 75%, 7 25%"),
-    "black and white": (values(0, 0, 0, 255).convert("1"), f"{SHARES}: 0 75%, 1 25%"),
-    "ignored": (values(0, 0, 7, 9), f"{SHARES}: 0 50%, 7 25%; 25% are ignored"),
+    "two classes": (values(0, 0, 0, 7), f"{SHARES}: 0 (75%), 7 (25%)"),
+    "palette": (values(0, 0, 0, 7).convert("P"), f"{SHARES}: 0 (75%), 7 (25%)"),
+    "black and white": (values(0, 0, 0, 255).convert("1"), f"{SHARES}: 0 (75%), 1 (25%)"),
+    "ignored": (values(0, 0, 7, 9), f"{SHARES}: 0 (50%), 7 (25%); 25% are ignored"),
     "64 classes": (values(*range(10, 74)), "64 classes"),
     "one class": (
         values(0),
@@ -267,10 +267,10 @@ def test_values_of_masks_are_understood_or_refused_in_one_line(
     p: Package, tmp_path: Path, mask: Image.Image, expected: str
 ) -> None:
     found = outcome(p, make_pairs(tmp_path, mask), ignore=9)
-    assert found.removeprefix("10 + 2 images with masks (training + validation)\n") == expected
+    assert found.removeprefix("10 + 2 images with masks for training + validation\n") == expected
 
 
-PAIRS = "10 + 2 images with masks (training + validation)"
+PAIRS = "10 + 2 images with masks for training + validation"
 FILES: dict[str, tuple[list[str], list[str], str]] = {
     "image without mask": (
         ["masks/3.png"],
@@ -311,7 +311,7 @@ FILES: dict[str, tuple[list[str], list[str], str]] = {
     "other and hidden files": (
         [],
         ["images/x.heic", "masks/notes.txt", "images/._0.png", "masks/.ipynb_checkpoints/0.png"],
-        f"{PAIRS}; 2 files left out (.heic, .txt)\n{SHARES}: 0 75%, 7 25%",
+        f"{PAIRS}; 2 files left out (.heic, .txt)\n{SHARES}: 0 (75%), 7 (25%)",
     ),
     "no images": (
         [f"images/{number}.png" for number in range(12)],
@@ -383,6 +383,28 @@ def test_split_stays_when_pairs_come_and_go(p: Package, tmp_path: Path) -> None:
         (tmp_path / f"images/{number}.png").unlink()
         (tmp_path / f"masks/{number}.png").unlink()
     assert numbers() == [split & set(range(1, 40, 2)) for split in whole]
+
+
+@pytest.mark.parametrize(
+    ("folders", "sizes"),
+    [
+        (("train", "Val"), (6, 6, 0)),
+        (("training", "testing"), (4, 2, 6)),
+        (("train", "other"), (11, 1, 0)),
+    ],
+)
+def test_folders_of_splits_are_the_splits(
+    p: Package, tmp_path: Path, folders: tuple[str, str], sizes: tuple[int, int, int]
+) -> None:
+    root = make_pairs(tmp_path, values(0, 1))
+    for kind, number in product(("images", "masks"), range(12)):
+        folder = root / kind / folders[number % 2]
+        folder.mkdir(exist_ok=True)
+        (root / kind / f"{number}.png").rename(folder / f"{number}.png")
+    cfg = p.data.DataConfig(path=root, size=16)
+    train, val, _ = p.data.load(cfg)
+    test = p.data.load_test(cfg) or ()
+    assert (len(train), len(val), len(test)) == sizes
 
 
 def test_classes_are_those_of_the_run(p: Package, tmp_path: Path) -> None:

@@ -284,7 +284,17 @@ def test_own_series_is_understood(
         (
             csv_of(date=lambda row: 2000 - row),
             {},
-            "column when falls in each row, as times that be",
+            "column when: 1999 in row 3 is not after the value of the row above",
+        ),
+        (
+            csv_of(date=lambda row: row if row != 5 else 4),
+            {},
+            "column when: 4 in row 7 is not after the value of the row above, as if times",
+        ),
+        (
+            "2024-01-01,0.5\n2024-01-02,1.5\n",
+            {},
+            "the first row of FILE has values (2024-01-01, 0.5)",
         ),
         (csv_of(header="when,load,load"), {}, "has several columns 'load': rename or remove them"),
         (
@@ -338,6 +348,44 @@ def test_unusable_series_is_one_line(
         )
     assert expected in str(caught.value).replace(str(file), "FILE")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "form", ["%m/%d/%y", "%d-%b-%y", "%Y%m%d", '"%B %d, %Y"', "%m/%d/%Y %I:%M:%S %p"]
+)
+def test_dates_of_any_form_have_to_rise(p: Package, tmp_path: Path, form: str) -> None:
+    days = pd.date_range("2023-12-29", periods=100)
+    file = tmp_path / "table.csv"
+    cfg = p.data.DataConfig(kind="series", path=file, window=8, horizon=4)
+    file.write_text(csv_of(date=lambda row: days[row].strftime(form)))
+    assert "training: 2023-12-29 00:00:00 to" in "\n".join(p.data.describe(*p.data.load(cfg)))
+    file.write_text(csv_of(date=lambda row: days[-1 - row].strftime(form)))
+    with pytest.raises(p.errors.UserError, match="column when: .* in row 3 is not after the date"):
+        p.data.load(cfg)
+
+
+def test_a_first_column_with_equal_steps_counts_the_rows(p: Package, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv")
+    cfg = p.data.DataConfig(kind="series", path=file, window=8, horizon=4)
+    file.write_text(csv_of(date=lambda row: row / 4))
+    assert p.data.load(cfg)[2].columns == ("load",)
+    file.write_text(csv_of(date=lambda row: (row / 4) ** 2))
+    assert p.data.load(cfg)[2].columns == ("when", "load")
+    file.write_text(csv_of(once(-999)))
+    lines = p.data.describe(*p.data.load(cfg))
+    assert lines[-1] == "empty these cells if they stand for missing values: -999 in load"
+
+
+@pytest.mark.parametrize("content", ["größer " * 99, "text\0" * 99])
+def test_text_is_in_the_encoding(p: Package, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(p.errors.UserError, match="is not utf-8 at byte 2: set|is binary: give a"):
+        p.data.load(p.data.DataConfig(path=file))
+    if "\0" not in content:
+        cfg = p.data.DataConfig(path=file, encoding="latin-1", context=8, val_fraction=0.2)
+        train, _, _ = p.data.load(cfg)
+        assert bytes(train.tensors[0][0].tolist()).decode() == "größer "
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,8 @@ UNDERSTOOD: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
     "Windows line ends": ("a.csv", CSV.replace("\n", "\r\n").encode(), ("a", "b")),
     "an upper-case suffix": ("a.CSV", CSV.encode(), ("a", "b")),
     "tabs": ("a.tsv", CSV.replace(",", "\t").encode(), ("a", "b")),
+    "semicolons": ("a.csv", CSV.replace(",", ";").encode(), ("a", "b")),
+    "tabs in CSV": ("a.csv", CSV.replace(",", "\t").encode(), ("a", "b")),
     "blank rows": (
         "a.csv",
         CSV.replace("\ntext 3,", "\n\n,\ntext 3,").encode() + b"\n,\n",
@@ -170,7 +172,7 @@ def test_files_are_understood(p: Package, tmp_path: Path, case: str) -> None:
 
 
 REFUSED: dict[str, tuple[str, bytes, str]] = {
-    "an empty file": ("a.csv", b"", "cannot read .*a.csv as .csv: No columns"),
+    "an empty file": ("a.csv", b"", "a.csv has no rows of texts"),
     "an empty JSON file": ("a.jsonl", b"", "a.jsonl has no rows of texts"),
     "an empty Parquet file": ("a.parquet", b"", "cannot read .*a.parquet as .parquet: .*0 bytes"),
     "only names": ("a.csv", b"text,label\n", "a.csv has no rows of texts"),
@@ -190,19 +192,29 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "too many cells": (
         "a.csv",
         b"text,label\na,x\nb,y,z\n",
-        "as .csv: .*Expected 2 fields in line 3, saw 3",
+        "as .csv: row 3 has more cells than the first row has names: quote texts that",
     ),
     "row names of R": (
         "a.csv",
         b"text,label\n1,a,x\n2,b,y\n",
-        "Expected 2 fields in line 2, saw 3",
+        "as .csv: row 2 has more cells than the first row has names: quote texts that",
     ),
     "commas in texts": (
         "a.csv",
         b"text,label,\na,x,\nb, c,y\n",
-        "row 3 has a value in the last column, which has no name: quote texts that contain ','",
+        "row 3 has more cells than the first row has names: quote texts that contain ','",
     ),
-    "an open quote": ("a.csv", b'text,label\n"a,x\nb,y\n', "as .csv: .*EOF inside string"),
+    "an open quote": ("a.csv", b'text,label\n"a,x\nb,y\n', "as .csv: line 3: unexpected end"),
+    "quotes that join rows": (
+        "a.csv",
+        b'text,label\n"a,x\nb,y\n"c" d,x\n',
+        "as .csv: line 4: ',' expected after '\"'; double the quotes in texts",
+    ),
+    "escaped quotes": (
+        "a.csv",
+        b'text,label\n"a \\"b\\" c",x\n',
+        "as .csv: line 2: ',' expected after '\"'; double the quotes in texts",
+    ),
     "no JSON": ("a.jsonl", lines(["a", "b"]) + b"\n{oops", "a.jsonl as .jsonl: line 41 is no JSON"),
     "a JSON array": ("a.jsonl", b'["text", "label"]', "line 1 is no JSON object"),
     "no such column": (
@@ -210,7 +222,6 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
         b"review,stars\na,1\n",
         "no column text, only review, stars: set data.text",
     ),
-    "semicolons": ("a.csv", CSV.replace(",", ";").encode(), "no column text, only text;label: "),
     "a column twice": (
         "a.csv",
         b"text,label,text\na,x,b\n",
@@ -296,9 +307,26 @@ def test_wrong_options_are_one_line(
     expect(f"{tmp_path} is no file that ends with", path="~")
     expect("data.encoding=utf9 is none of Python's", encoding="utf9")
     expect("data.tokenizer=none.json is no file", tokenizer="none.json")
+    expect("~nobody-here/a.csv does not exist: give a file", path="~nobody-here/a.csv")
     expect("data.tokenizer=~/none.json is no tokenizer.json", tokenizer="~/none.json")
     expect("no texts for the split test, and 40 in all", test_fraction=0.001)
     expect("data.test_fraction is 0.5: .* leaves no texts", val_fraction=0.5, test_fraction=0.5)
+
+
+def test_quotes_between_tabs_are_text(p: Package, tmp_path: Path) -> None:
+    rows = CSV.replace(",", "\t").replace("text 3", '"text 3').replace("text 7", '"text 7"  ')
+    (tmp_path / "a.tsv").write_text(rows)
+    cfg = p.data.DataConfig(path=tmp_path / "a.tsv", vocabulary=300, length=16)
+    train, val, spec = p.data.load(cfg)
+    assert len(train) + len(val) == 40
+    assert '"text 3' in decoded(spec, train, val)
+
+
+def test_long_texts_are_read(p: Package, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"{CSV}{'long ' * 50_000},a\n")
+    cfg = p.data.DataConfig(path=tmp_path / "a.csv", vocabulary=300, length=16)
+    train, val, _ = p.data.load(cfg)
+    assert len(train) + len(val) == 41
 
 
 def test_the_encoding_is_an_option(p: Package, tmp_path: Path) -> None:
@@ -425,7 +453,7 @@ def test_new_texts_are_read_as_those_of_the_run(
     assert torch.equal(tokens[first], train.tensors[0][0])
     assert lengths[first] == train.tensors[1][0]
     for name, message in (
-        ("c.tsv", "Expected 1 fields"),
+        ("c.tsv", "row 2 has more cells than the first row has names"),
         ("nowhere.csv", "nowhere.csv does not exist: give a file of texts"),
     ):
         with pytest.raises(p.errors.UserError, match=message):

@@ -259,7 +259,9 @@ def test_last_weights_are_saved_and_a_damaged_checkpoint_is_one_line(
 def test_checkpoint_decides_the_spec(
     p: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p.run(tmp_path)
+    with mock.patch.object(p.datamodule, "rank_zero_info") as say:
+        p.run(tmp_path)
+    assert [call.args[0][:9] for call in say.call_args_list] == ["456 rows ", "2 classes"]
     load = p.data.load
     seen = list[Any]()
 

@@ -304,9 +304,9 @@ def describe(
         images = f"{len(names)} classes, {images}"
     elif len(names) > 1:
         counts = zip(names, in_train, in_val, strict=True)
-        listed = [f"{name} {for_train} + {for_val}" for name, for_train, for_val in counts]
+        listed = [f"{name} ({for_train} + {for_val})" for name, for_train, for_val in counts]
         images = f"{len(names)} classes: {', '.join(listed)}"
-    first = [f"{images} (training + validation)", *train.notes]
+    first = [f"{images} for training + validation", *train.notes]
     if spec.transparent:
         shown = "kept" if spec.channels == 4 else f"{spec.background} (data.background)"
         first.append(f"transparent pixels are {shown}")

@@ -18,6 +18,7 @@ from .config_base import Section, within
 from .errors import UserError
 from .image_files import (
     FORMATS,
+    SPLIT_FOLDERS,
     are_transparent,
     check_options,
     existing_folder,
@@ -46,15 +47,15 @@ class DataConfig(Section):
     """Which images and masks to load, and how to augment them."""
 
     path: Path | None = None
-    """Folder with `images` and, as PNG of the same names, `masks` of class values; null: digits on
-    32 x 32 canvases."""
+    """Folder with `images` and, as PNG of the same names, `masks` of class values; both may have
+    the folders `train`, `val` and `test`. null: digits on 32 x 32 canvases."""
     size: int = within("[8, 4096]", 128)
     """Height and width in pixels to which your own images and masks are resized."""
     background: str = "white"
     """Color behind transparent pixels of images, such as black or #808080."""
     val_fraction: float = within("(0, 1)", 0.2)
-    """Fraction of the images for validation, chosen by a hash of their names; for the canvases, of
-    the digits."""
+    """Fraction of the images for validation, chosen by a hash of their names, unless there are
+    `train` and `val`; for the canvases, of the digits."""
     test_fraction: float = within("[0, 1)", 0.0)
     """Fraction of the images for the test split; for the canvases, of the digits."""
     ignore: int | None = within("[0, 255]", None)
@@ -231,14 +232,14 @@ def describe(
     spec: Spec,
 ) -> list[str]:
     """Return lines that say what was read, and how it was understood."""
-    images = f"{len(train)} + {len(val)} images with masks (training + validation)"
+    images = f"{len(train)} + {len(val)} images with masks for training + validation"
     _, masks = train.tensors
     pixels = masks.flatten().bincount(minlength=256)
     shares = [f"{share:.3g}%" for share in (100 * pixels / masks.numel()).tolist()]
     classes = f"{len(spec.classes)} classes"
     if len(spec.classes) <= 10:
         named = zip(spec.classes, shares, strict=False)
-        listed = ", ".join(f"{name} {share}" for name, share in named)
+        listed = ", ".join(f"{name} ({share})" for name, share in named)
         classes += f" with their shares of the training pixels: {listed}"
     if pixels[spec.ignored]:
         classes += f"; {shares[spec.ignored]} are ignored"
@@ -321,10 +322,17 @@ def _divide(
     names: list[str],
     cfg: DataConfig,
 ) -> dict[str, list[int]]:
-    """Divide images by a hash of their names, so that other images do not move them."""
+    """Divide images by their folders, or by a hash of their names: other images do not move them.
+
+    Without a folder of validation images, the hash takes them from those for training.
+    """
     indices: dict[str, list[int]] = {"train": [], "val": [], "test": []}
-    for index, name in enumerate(names):
-        split = split_at(place_of(name), cfg.val_fraction, cfg.test_fraction)
+    folders = [SPLIT_FOLDERS.get(name.partition("/")[0].lower()) for name in names]
+    has_folders = None not in folders and len(set(folders)) > 1
+    for index, (name, folder) in enumerate(zip(names, folders, strict=True)):
+        split = split_at(place_of(name), cfg.val_fraction, 0 if has_folders else cfg.test_fraction)
+        if has_folders and (folder != "train" or "val" in folders):
+            split = str(folder)
         indices[split].append(index)
     if not indices["train"] or not indices["val"]:
         raise UserError(

@@ -20,7 +20,18 @@ from torch.utils.data import TensorDataset
 
 from .config_base import Section, within
 from .errors import UserError
-from .tables import as_numbers, first_row, listed, moments, read_file, refuse_numbers, tidy
+from .tables import (
+    as_numbers,
+    as_texts,
+    decode,
+    first_row,
+    listed,
+    moments,
+    read_file,
+    refuse_numbers,
+    tidy,
+    unusual_values,
+)
 
 VALIDATION = """__future__ __hello__ __phello__ _markupbase _py_warnings antigravity cgitb cmd
 contextvars dis ensurepip json modulefinder operator secrets shlex sqlite3 struct this token tty
@@ -28,18 +39,29 @@ warnings"""
 """Modules of the standard library for validation, 2% of its bytes; they share no code with the
 others."""
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
-SYSTEM_FILES = {"Thumbs.db", "desktop.ini"}  # Windows puts them into folders
+SYSTEM_FILES = {"__MACOSX", "Thumbs.db", "desktop.ini"}
+"""Files and folders that an operating system makes."""
 DAYS = (
     "%d.%m.%Y",
+    "%d.%m.%y",
     "%m/%d/%Y",
+    "%m/%d/%y",
     "%d/%m/%Y",
+    "%d/%m/%y",
     "%d-%m-%Y",
     "%m-%d-%Y",
     "%d %b %Y",
+    "%d %B %Y",
     "%d-%b-%Y",
+    "%d-%b-%y",
     "%b %d, %Y",
+    "%B %d, %Y",
+    "%m/%Y",
+    "%b %Y",
+    "%b-%y",
+    "%B %Y",
 )
-TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p")
+TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 DATE_FORMATS = ("ISO8601", *map("".join, product(DAYS, TIMES)))
 
 Batch = tuple[Tensor, ...]
@@ -66,13 +88,13 @@ class DataConfig(Section):
     """Text: context length, in bytes."""
     columns: tuple[str, ...] = ()
     """Series: input columns, which are also forecast; empty: all columns of numbers, but not a
-    first one of whole numbers that rise, such as times."""
+    first one of whole numbers that rise, or with equal steps, such as times."""
     separator: Literal["auto", "comma", "semicolon", "tab", "pipe"] = "auto"
     """Series: what separates the columns of CSV; auto: found from the first lines."""
     decimal: Literal["point", "comma"] = "point"
     """Series: how numbers in CSV are written, 1.5 or 1,5."""
     encoding: str = "utf-8"
-    """Series: encoding of CSV, such as latin-1 or utf-16."""
+    """Encoding of your own text or CSV, such as latin-1 or utf-16."""
     window: int = within("[2, 1048576]", 64)
     """Series: number of input rows."""
     horizon: int = within("[1, 65536]", 16)
@@ -193,7 +215,9 @@ def describe(
     if spec.gaps:
         columns += f"; {spec.gaps:,} missing values repeat the last one"
     windows = f"step {spec.step}; windows: {spec.context} rows forecast the next {spec.horizon}"
-    return [columns, splits, windows]
+    first_rows = train_set.tensors[0][:, 0]
+    unusual = unusual_values(first_rows, spec.columns, spec.mean, spec.std)
+    return [columns, splits, windows, *unusual]
 
 
 @dataclass
@@ -268,18 +292,17 @@ def _read_own_text(
     cfg: DataConfig,
     path: Path,
 ) -> list[bytearray]:
-    """Return the bytes of your files, one after another; the end is for validation and the test."""
+    """Return your files in UTF-8, one after another; the end is for validation and the test."""
     if path == Path():  # also that of an empty string, as of a variable that is not set
         raise UserError("data.path is empty, or the current folder: give the folder's name")
-    root = path.expanduser()
-    if not root.exists():
-        raise UserError(f"data.path={root} does not exist: give a text file, or a folder of them")
-    files = [root] if root.is_file() else [*_find_files(root)]
+    if not path.exists():
+        raise UserError(f"data.path={path} does not exist: give a text file, or a folder of them")
+    files = [path] if path.is_file() else [*_find_files(path)]
     text = bytearray()
     for file in files:
-        text.extend(file.read_bytes())
+        text.extend(decode(file.read_bytes(), file, cfg.encoding).encode())
     if not text:
-        raise UserError(f"data.path={root} has no text: give a text file, or a folder of them")
+        raise UserError(f"data.path={path} has no text: give a text file, or a folder of them")
     train_end, val_end = _find_ends(
         len(text),
         cfg.val_fraction or 0.02,
@@ -296,8 +319,8 @@ def _find_files(folder: Path) -> Iterable[Path]:
     """Yield the files of any name below a folder, without hidden ones and those of the system."""
     for file in sorted(folder.rglob("*")):
         names = file.relative_to(folder).parts
-        is_hidden = any(name.startswith(".") for name in names)
-        if file.is_file() and not is_hidden and file.name not in SYSTEM_FILES:
+        is_hidden = any(name.startswith(".") or name in SYSTEM_FILES for name in names)
+        if file.is_file() and not is_hidden:
             yield file
 
 
@@ -430,27 +453,35 @@ def _find_columns(
 ) -> list[str]:
     """Return the columns of numbers that are a series."""
     names = []
-    for place, name in enumerate(table):
+    for name in table:
         column = table[name]
         if dates is not None and name == dates.name:
             continue
         if not is_numeric_dtype(column):
             refuse_numbers(column, cfg.decimal, "choose data.columns")
-        elif column.notna().any() and not (place == 0 and _counts_rows(column)):
+        elif column.notna().any():
             names.append(str(name))
+    is_first = names[:1] == [table.columns[0]]
+    if is_first and _counts_rows(table[names[0]], is_only=len(names) == 1):
+        return names[1:]
     return names
 
 
-def _counts_rows(column: "pd.Series[Any]") -> bool:
-    """Whether these are 0, 1, 2, ..., or other whole numbers that rise, such as times."""
+def _counts_rows(column: "pd.Series[Any]", is_only: bool) -> bool:
+    """Whether these are whole numbers that rise, or others with equal steps, such as times."""
     steps = column.diff()[1:]
-    is_whole = len(steps) > 0 and bool((column % 1 == 0).all())
-    if is_whole and (steps < 0).all():
+    has_equal_steps = not is_only and len(steps) > 0 and np.allclose(steps, steps.iloc[0])
+    if steps.empty or not ((column % 1 == 0).all() or has_equal_steps):
+        return False
+    rises = steps > 0
+    if 0.9 < rises.mean() < 1 or (steps < 0).mean() > 0.9:
+        row = first_row(~rises)
         raise UserError(
-            f"column {column.name} falls in each row, as times that begin with the newest: "
-            "sort the rows, the oldest first, or choose data.columns"
+            f"column {column.name}: {column[row]:.15g} in row {row} is not after the value of the "
+            "row above, as if times are not in order: sort the rows, the oldest first, or choose "
+            "data.columns"
         )
-    return is_whole and bool((steps > 0).all())
+    return bool(rises.all())
 
 
 def _find_dates(table: pd.DataFrame) -> "pd.Series[pd.Timestamp] | None":
@@ -458,7 +489,9 @@ def _find_dates(table: pd.DataFrame) -> "pd.Series[pd.Timestamp] | None":
     for name in table:
         column = table[name]
         if is_numeric_dtype(column):
-            continue
+            if not column.between(19000101, 21001231).all():
+                continue
+            column = as_texts(column)  # 20240131 may be a date
         parsed = []
         for form in DATE_FORMATS:
             if _parse_dates(column.head(100), form).notna().mean() > 0.5:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -22,8 +23,17 @@ FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".ti
 """Suffixes of images, in any case. Other files are left out."""
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 """Pillow's names of pixels with at most 8 bits per channel."""
-SYSTEM = ("__MACOSX", "Thumbs.db", "desktop.ini")
-"""Names of files and folders that an operating system makes."""
+SYSTEM = (
+    "__macosx",
+    "thumbs.db",
+    "desktop.ini",
+    "@eadir",
+    "#recycle",
+    "$recycle.bin",
+    "lost+found",
+    "system volume information",
+)
+"""Names in lower case of files and folders that an operating system or a NAS makes."""
 SPLIT_FOLDERS = {
     "train": "train",
     "training": "train",
@@ -112,10 +122,18 @@ def _find_images(
                 deeper.add(name)
         else:
             others.append("images in no class folder" if is_image else file.suffix.lower())
-    notes = left_out(others)
-    if deeper:
-        notes.append(f"classes with subfolders: {', '.join(sorted(deeper)[:5])}")
-    return splits, notes
+    return splits, [*left_out(others), *_with_subfolders(sorted(deeper), root)]
+
+
+def _with_subfolders(classes: list[str], root: Path) -> list[str]:
+    """Return a line on classes with subfolders; refuse the names of splits."""
+    for name in classes:
+        if SPLIT_FOLDERS.keys() & set(re.split(r"[^a-z]+", name.lower())):
+            raise UserError(
+                f"data.path={root} has the folder {name} with subfolders, as if it were a split: "
+                "name the folders of the splits train, val and test, or rename the class"
+            )
+    return [f"classes with subfolders: {', '.join(classes[:5])}"] if classes else []
 
 
 def _divide(
@@ -151,14 +169,13 @@ def sort_names(names: Iterable[str]) -> list[str]:
 
 
 def existing_folder(path: Path) -> Path:
-    """Return the folder that `data.path` names; `~` is your home."""
-    folder = path.expanduser()
-    if folder == Path():  # what "" is read as, so a variable of the shell may be unset
+    """Return the folder that `data.path` names."""
+    if path == Path():  # what "" is read as, so a variable of the shell may be unset
         raise UserError("data.path is empty, or the current folder: give the folder's name")
-    if not folder.is_dir():
-        why = "is a file" if folder.exists() else "does not exist"
+    if not path.is_dir():
+        why = "is a file" if path.exists() else "does not exist"
         raise UserError(f"data.path={path} {why}: give a folder of images")
-    return folder
+    return path
 
 
 def find_files(
@@ -174,7 +191,7 @@ def find_files(
         return
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=attrgetter("name")):
-            if entry.name.startswith(".") or entry.name in SYSTEM:
+            if entry.name.startswith(".") or entry.name.lower() in SYSTEM:
                 continue
             if entry.is_dir():
                 yield from find_files(Path(entry.path), (*above, real))

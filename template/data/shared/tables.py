@@ -2,7 +2,9 @@
 
 import csv
 import io
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 from pandas.api.types import infer_dtype, is_bool_dtype, is_numeric_dtype
+from torch import Tensor
 
 from .errors import UserError
 
@@ -21,10 +24,14 @@ SEPARATORS = {
     "pipe": "|",
 }
 THOUSANDS = "[.,'\u2019 \u00a0\u2009\u202f]"
-NUMBER = r"[-+]?\d+(" + THOUSANDS + r"\d\d\d)*([.,]\d+)?"
+NUMBER = r"[-+]?[0-9]+(" + THOUSANDS + r"[0-9]{3})*([.,][0-9]+)?"
 """A number that may have separators between thousands."""
 UNIT = r"([$€£¥%]|[a-zA-Z]{1,3})"
 WITH_UNIT = rf"[$€£¥]\s?{NUMBER}|{NUMBER}\s?{UNIT}"
+VALUE = re.compile(r"[-+.,:/\s0-9]+")
+"""A number, a date or a time, which is no name of a column, unless it is a whole number."""
+SAMPLE = 10_000
+"""Rows of CSV in which a whole number with a leading zero, such as 01234, makes a column text."""
 
 
 class Format(Protocol):
@@ -52,37 +59,43 @@ def read_file(
     kinds = ", ".join(SUFFIXES)
     if path == Path():  # also that of an empty string, as of a variable that is not set
         raise UserError(f"{key} is empty, or the current folder: give a file ({kinds})")
-    file = path.expanduser()
-    if not file.exists():
-        raise UserError(f"{key}={file} does not exist: give a file ({kinds})")
-    if file.is_dir() or file.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{key}={file} is no table: give a file ({kinds})")
+    if not path.exists():
+        raise UserError(f"{key}={path} does not exist: give a file ({kinds})")
+    suffix = path.suffix.lower()
+    if path.is_dir() or suffix not in SUFFIXES:
+        raise UserError(f"{key}={path} is no table: give a file ({kinds})")
     try:
-        if file.suffix.lower() != ".parquet":
-            return _read_csv(file, cfg)
-        table = pd.read_parquet(file)
+        if suffix != ".parquet":
+            return _read_csv(path, cfg)
+        table = pd.read_parquet(path)
     except (OSError, ValueError) as error:
         why = str(error).strip().splitlines()[0].removeprefix("Error tokenizing data. C error: ")
-        raise UserError(
-            f"cannot read the table {file} ({why}): quote cells that contain the separator, or set "
-            "data.separator"
-        ) from error
+        fix = "quote cells that contain the separator, or set data.separator"
+        if suffix == ".parquet":
+            fix = "write it again, with a name for each column"
+        raise UserError(f"cannot read the table {path} ({why}): {fix}") from error
     if not isinstance(table.index, pd.RangeIndex):  # such as dates
         table = table.reset_index()
     names = [str(name) for name in table.columns]
-    _check_names(names, file)
+    _check_names(names, path)
     return table.set_axis(names, axis=1).set_axis(pd.RangeIndex(1, len(table) + 1))
 
 
 def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
     content = file.read_bytes()
-    text = _decode(content, file, cfg)
+    text = decode(content, file, cfg.encoding)
     header, separator = _find_header(file, text, cfg)
-    _check_names([name for name in header if name], file)
+    given = [name for name in header if name]
+    _check_names(given, file)
+    if all(map(VALUE.fullmatch, given)) and not all(map(str.isdigit, given)):
+        raise UserError(
+            f"the first row of {file} has values ({listed(given)}): add a row with the names of "
+            "the columns above it"
+        )
     # pandas needs a name for each column
     names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
-    table = pd.read_csv(
-        io.BytesIO(content),
+    read = partial(
+        pd.read_csv,
         sep=separator,
         decimal="," if cfg.decimal == "comma" else ".",
         encoding=cfg.encoding,
@@ -93,6 +106,9 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
         skipinitialspace=True,
         low_memory=False,
     )
+    first = read(io.BytesIO(content), nrows=SAMPLE, dtype=str)
+    codes = [name for name in names if first[name].str.fullmatch("0[0-9]+").any()]
+    table = read(io.BytesIO(content), dtype=dict.fromkeys(codes, str))
     table = table.set_axis(pd.RangeIndex(2, len(table) + 2))
     named = [name for name in names if not name.startswith("Unnamed: ")]
     last = names.index(named[-1]) if named else 0
@@ -125,21 +141,24 @@ def _refuse_short_rows(
             )
 
 
-def _decode(
+def decode(
     content: bytes,
     file: Path,
-    cfg: Format,
+    encoding: str,
 ) -> str:
+    """Return the text of a file without a byte-order mark."""
     try:
-        text = content.decode(cfg.encoding)
+        text = content.decode(encoding)
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{file} is not {cfg.encoding} at byte {error.start}: set data.encoding"
+            f"{file} is not {encoding} at byte {error.start}: set data.encoding"
         ) from None
     except LookupError:
         raise UserError(
-            f"data.encoding={cfg.encoding} is none of Python's: give utf-8, latin-1 or utf-16"
+            f"data.encoding={encoding} is none of Python's: give utf-8, latin-1 or utf-16"
         ) from None
+    if "\0" in text:
+        raise UserError(f"{file} is binary: give a text file, or set data.encoding")
     return text.removeprefix("\ufeff")
 
 
@@ -314,6 +333,28 @@ def sort_names(names: Iterable[str]) -> list[str]:
     if np.isfinite(numbers).all():
         ordered.sort(key=float)
     return ordered
+
+
+def unusual_values(
+    numbers: Tensor,
+    names: Sequence[str],
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> list[str]:
+    """Return a line on values such as -999 or 9999, far from all others of their column.
+
+    The numbers (n, columns) are standardized.
+    """
+    found = []
+    for column, name, center, width in zip(numbers.T, names, mean, std, strict=True):
+        for extreme in (column.min(), column.max()):
+            value = f"{float(extreme) * width + center:.6g}"
+            others = column[column != extreme]
+            if not len(others) or not re.fullmatch("-99+|999+", value):
+                continue
+            if (others - extreme).abs().min() > others.max() - others.min():
+                found.append(f"{value} in {name}")
+    return [f"empty these cells if they stand for missing values: {listed(found)}"] * bool(found)
 
 
 def first_row(chosen: "pd.Series[bool]") -> int:

@@ -1,5 +1,6 @@
 """Files of texts for data.py: rows of CSV, JSON lines and Parquet."""
 
+import csv
 import io
 import json
 from pathlib import Path
@@ -9,7 +10,8 @@ import pandas as pd
 
 from .errors import UserError
 
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
+SEPARATORS = {".csv": ",;\t|", ".tsv": "\t,;|"}
+"""What may separate cells: the one that the first row has most of, or else the first one."""
 SUFFIXES = (*SEPARATORS, ".jsonl", ".parquet")
 
 
@@ -17,7 +19,6 @@ def read_table(path: Path, encoding: str) -> pd.DataFrame:
     """Return the cells of a file; the index is the number of the row in it."""
     if path == Path():  # also that of an empty string, as of a variable that is not set
         raise UserError("data.path is empty, or the current folder: give a file's name")
-    path = path.expanduser()
     suffix = path.suffix.lower()
     if not path.exists():
         raise UserError(f"{path} does not exist: give a file of texts")
@@ -62,26 +63,53 @@ def _read_text(file: Path, encoding: str) -> str:
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
-def _parse_csv(text: str, separator: str) -> pd.DataFrame:
+def _parse_csv(text: str, separators: str) -> pd.DataFrame:
     """Return the rows below the one with the names, which is the first; cells are text."""
-    cells = pd.read_csv(
-        io.StringIO(text),
-        sep=separator,
-        header=None,  # pandas would rename columns of the same name
-        dtype=str,
-        keep_default_na=False,
-        skip_blank_lines=False,
+    header = text.partition("\n")[0]
+    separator = max(separators, key=header.count)
+    try:
+        rows = _split(text, separator, csv.QUOTE_MINIMAL)
+    except ValueError:
+        if separator != "\t":
+            raise
+        rows = _split(text, separator, csv.QUOTE_NONE)  # quotes are often text there
+    names = [name.strip() for name in rows.pop(1, [])]
+    width = len(names) - (names[-1:] == [""])
+    for number, row in rows.items():
+        if any(row[width:]):
+            raise ValueError(
+                f"row {number} has more cells than the first row has names: "
+                f"quote texts that contain {separator!r}"
+            )
+        rows[number] = (row + [""] * len(names))[: len(names)]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=names)
+
+
+def _split(
+    text: str,
+    separator: str,
+    quoting: int,
+) -> dict[int, list[str]]:
+    """Return the cells of the rows that are not empty, by their numbers.
+
+    Quotes within a cell that do not follow the rules would silently join rows.
+    """
+    csv.field_size_limit(2**31 - 1)
+    reader = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter=separator,
+        quoting=quoting,
+        strict=True,
     )
-    cells = cells.set_axis(cells.index + 1).fillna("")
-    names = cells.loc[1].str.strip()
-    rows = cells[1:].set_axis(list(names), axis=1)
-    rows = rows[(rows != "").any(axis=1)]
-    is_long = rows.iloc[:, -1] != ""
-    if not names.iloc[-1] and is_long.any():
+    rows = {}
+    try:
+        for number, row in enumerate(reader, 1):
+            if any(row):
+                rows[number] = row
+    except csv.Error as error:
         raise ValueError(
-            f"row {rows.index[is_long][0]} has a value in the last column, which has no name: "
-            f"quote texts that contain {separator!r}"
-        )
+            f"line {reader.line_num}: {error}; double the quotes in texts that have quotes around"
+        ) from None
     return rows
 
 

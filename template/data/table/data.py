@@ -29,6 +29,7 @@ from .tables import (
     refuse_numbers,
     sort_names,
     tidy,
+    unusual_values,
 )
 
 Batch = tuple[Tensor, ...]
@@ -153,13 +154,15 @@ def describe(
     categories = len(spec.categorical)
     count = numbers + categories + len(spec.empty)
     columns = f"{count} columns: {numbers} numbers, {categories} categories"
+    if categories:
+        columns += f" ({listed(spec.categorical)})"
     if spec.empty:
         columns += f", {len(spec.empty)} left out (empty: {listed(spec.empty)})"
     rows = f"{len(train_set):,} rows for training, {len(val_set):,} for validation; {columns}"
+    lines = unusual_values(train_set.tensors[0], spec.numeric, spec.mean, spec.std)
     if not spec.classes:
         target = f"mean {spec.target_mean:.6g}, standard deviation {spec.target_std:.6g}"
-        return [rows, f"regression: the target has the {target}"]
-    lines = []
+        return [rows, f"regression: the target has the {target}", *lines]
     counts = []
     for part, split in ((train_set, "training"), (val_set, "validation")):
         rows_of = part.tensors[2].bincount(minlength=len(spec.classes)).tolist()
@@ -169,8 +172,8 @@ def describe(
         counts.append(rows_of)
     classes = []
     for name, in_train, in_val in zip(spec.classes, *counts, strict=True):
-        classes.append(f"{name} {in_train:,} + {in_val:,}")
-    found = f"{len(classes)} classes: {listed(classes)} (training + validation)"
+        classes.append(f"{name} ({in_train:,} + {in_val:,})")
+    found = f"{len(classes)} classes: {listed(classes)} for training + validation"
     return [rows, found, *lines]
 
 
@@ -218,6 +221,8 @@ def _read(cfg: DataConfig) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
         splits = _split_by_content(table, cfg)
     if cfg.val_path is not None:
         splits["val"] = read_table(cfg.val_path, cfg, "data.val_path")
+        only_target = replace(cfg, categorical=(), ignore=())
+        _check_config(splits["val"], only_target, f"data.val_path={cfg.val_path}")
     for split, name in (("train", "training"), ("val", "validation")):
         if splits[split].empty:
             raise UserError(

@@ -30,7 +30,8 @@ warnings"""
 They share no code with others; if files were chosen at random, a fifth of their text would also be
 in the training text."""
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
-SYSTEM_FILES = {"Thumbs.db", "desktop.ini"}  # Windows puts them into folders
+SYSTEM_FILES = {"__MACOSX", "Thumbs.db", "desktop.ini"}
+"""Files and folders that an operating system makes."""
 LARGE = 2**28
 """Bytes of text from which the tokens stay in a file."""
 PART = 2**22
@@ -198,7 +199,7 @@ def _read(
         if is_large and part:
             name = name_of(part, cfg.encoding, tokenizer)
             dtype = torch.int32 if tokenizer else torch.uint8
-            tokens, size = write_once(cfg.tokens.expanduser(), name, encoded, dtype)
+            tokens, size = write_once(cfg.tokens, name, encoded, dtype)
         else:
             tokens, size = _join(encoded)
         splits.append(tokens)
@@ -294,10 +295,9 @@ def _own_files(
 
 
 def _existing(path: Path) -> Path:
-    """Return a path that exists, with the home folder instead of `~`."""
+    """Return the path, if it exists."""
     if path == Path():  # also that of an empty string, as of a variable that is not set
         raise UserError("data.path is empty, or the current folder: give the folder's name")
-    path = path.expanduser()
     if not path.exists():
         raise UserError(f"data.path={path} does not exist: give a text file, or a folder of them")
     return path
@@ -318,10 +318,10 @@ def _files_below(
 
 def _has_text(file: Path, folder: Path) -> bool:
     """Whether it is a file, and neither empty nor hidden nor of the system."""
-    if not file.is_file() or file.name in SYSTEM_FILES:
+    if not file.is_file():
         return False
     names = file.relative_to(folder).parts
-    is_hidden = any(name.startswith(".") for name in names)
+    is_hidden = any(name.startswith(".") or name in SYSTEM_FILES for name in names)
     return file.stat().st_size > 0 and not is_hidden
 
 

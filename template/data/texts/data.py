@@ -161,11 +161,11 @@ def describe(
     val = val_set.tensors[2].bincount(minlength=len(names)).tolist()
     counts = []
     for name, in_train, in_val in zip(names, train, val, strict=True):
-        counts.append(f"{name} {in_train:,} + {in_val:,}")
+        counts.append(f"{name} ({in_train:,} + {in_val:,})")
     lengths = train_set.tensors[1]
     full = int((lengths == spec.length).sum())
     return [
-        f"{len(names)} classes: {listed(counts)} (texts for training + validation)",
+        f"{len(names)} classes: {listed(counts)} for training + validation",
         *_similar(names),
         f"{spec.vocabulary:,} tokens in the vocabulary; {full:,} of {len(lengths):,} training "
         f"texts have {spec.length} tokens (data.length), or are cut to them",

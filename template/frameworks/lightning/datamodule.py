@@ -5,12 +5,14 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader
 
 from . import data
 from .contracts import (
     collate,
     collate_fn,
+    describe_data,
     load_data,
     load_test_split,
     spec_differences,
@@ -53,8 +55,11 @@ class Data(LightningDataModule):
 
     @cached_property
     def splits(self) -> tuple[Any, Any, data.Spec]:
-        """Training set, validation set and their `Spec`."""
-        return load_data(data, self.source, self.saved_spec)
+        """Training set, validation set and their `Spec`; the first use prints what was read."""
+        splits = load_data(data, self.source, self.saved_spec)
+        for line in describe_data(data, *splits):
+            rank_zero_info(line)
+        return splits
 
     @property
     def spec(self) -> data.Spec:

@@ -1,5 +1,6 @@
 """Base class of the config's sections, whose fields declare the range of their numbers."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -81,7 +82,7 @@ def sized(
 class Section:
     """A section of the config, `XConfig` with the keys `x.*`.
 
-    Refuses numbers outside their interval.
+    Refuses numbers outside their interval. A path that begins with `~` is in your home folder.
     """
 
     is_fixed: ClassVar[bool] = False
@@ -91,6 +92,8 @@ class Section:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
+            if isinstance(value, Path):  # the shell leaves the ~ of --run.dir=~/runs
+                object.__setattr__(self, item.name, Path(os.path.expanduser(value)))
             interval = item.metadata.get("interval")
             if interval and isinstance(value, int | float) and not contains(interval, value):
                 self.refuse(item.name, f"it must be in {interval}")
