@@ -46,9 +46,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         check=True,
     ).stdout
     for file in filter(None, files.split("\0")):
-        if (ROOT / file).is_file():
+        if (ROOT / file).exists():
             (folder / "tree" / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / file, folder / "tree" / file)
+            shutil.copy(ROOT / file, folder / "tree" / file, follow_symlinks=False)
     add_past(Repository(folder / "tree"))
 
     def build(source: Path, kind: str) -> Path:
