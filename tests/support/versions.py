@@ -16,10 +16,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from matrix import ENGINE_MODEL, FRAMEWORKS, ROOT
+from matrix import COMPONENTS, ENGINE_MODEL, FRAMEWORKS, ROOT, offered
+from requirements import APART
 
 OUTPUT = ROOT / "build/versions"
 VERSION = "import platform; print(platform.python_version())"
+ADDED = [
+    name for name in offered(FRAMEWORKS[0]) if "packages" in COMPONENTS[name] and name not in APART
+]
+"""Components of the first framework's project: those that need further packages."""
 COUNTS = ["tests", "skipped", "failures", "errors"]
 
 
@@ -86,8 +91,8 @@ def check(environment: Environment, framework: str) -> list[int]:
     name = f"proj_{framework}"
     environment.fastproj("new", name, "--framework", framework, "--model", ENGINE_MODEL, "--yes")
     if framework == FRAMEWORKS[0]:
-        environment.fastproj("add", "ema", where=name)
-        environment.run("git", "commit", "--quiet", "--message", "Add ema", where=name)
+        environment.fastproj("add", *ADDED, where=name)
+        environment.run("git", "commit", "--quiet", "--message", "Add components", where=name)
         environment.fastproj("update", "--license", "Apache-2.0", where=name)
     environment.install(
         "--editable",

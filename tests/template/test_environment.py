@@ -17,7 +17,7 @@ import pytest
 from matrix import FRAMEWORKS, MODELS, ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from program import Project
+from program import Project, run_in
 
 PYTORCH = "https://download.pytorch.org/whl"
 """Where PyTorch publishes its builds, such as cpu and cu126 (pytorch.org/get-started)."""
@@ -167,6 +167,19 @@ def test_pip_takes_the_same_build(
     assert f"UV_PROJECT_ENVIRONMENT={tmp_path}/venv /bin/uv sync" in with_uv
     assert "--no-default-groups --group dev --group rocm" in with_uv
     assert "pip install" not in with_uv
+
+
+def test_warnings_about_the_source_of_a_package_fail_no_test(
+    project: Project, tmp_path: Path
+) -> None:
+    """As uv does not compile what it installs: the first import does."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "needed.py").write_text('"\\."\n')
+    (tmp_path / "test_own.py").write_text("def test_own() -> None:\n    import needed\n")
+    settings = project(FRAMEWORKS[0], MODELS[0]) / "pyproject.toml"
+    command = [sys.executable, "-m", "pytest", "-c", str(settings), "--rootdir=."]
+    run_in(tmp_path, *command, "test_own.py", PYTHONPATH=str(packages))
 
 
 RECORDER = """#!/bin/sh
