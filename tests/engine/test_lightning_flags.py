@@ -138,16 +138,16 @@ def test_options_of_the_model_and_the_data(
         "--model.compile_mode=default",
         "--model.size=wide",
         "--data.num_workers=2",
-        "--data.pin_memory=false",
     ]
-    with mock.patch.object(p.model.MLP, "compile") as compiled:
+    seen = mock.patch.object(torch.accelerator, "is_available", return_value=True)
+    with mock.patch.object(p.model.MLP, "compile") as compiled, seen:
         cli = p.run(tmp_path, *options)
     compiled.assert_called_once_with(dynamic=False, mode="default")
     options_of_net = cli.config["fit"]["model"]
     assert options_of_net["width"] == p.model.SIZES["wide"]["width"]
     loader = cli.trainer.train_dataloader
     assert loader.num_workers == 2
-    assert not loader.pin_memory
+    assert not loader.pin_memory, "it trains on the CPU, although the machine has a GPU"
 
 
 @pytest.mark.test_all

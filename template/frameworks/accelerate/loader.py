@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from torch.utils.data import DataLoader, RandomSampler
 
 from .config import Config, TrainConfig
@@ -116,17 +115,17 @@ def even_batches(
 
 def _options(dataset: Any, cfg: Config) -> dict[str, Any]:
     """Return the options that both loaders have."""
-    on_gpu = cfg.run.device != "cpu" and torch.accelerator.is_available()
+    device = PartialState().device.type
     workers = cfg.loader.num_workers
     if workers == "auto":
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         cores = max(1, min(8, (os.cpu_count() or 1) // here))
-        workers = cores if on_gpu and not is_in_memory(dataset) else 0
+        workers = cores if device != "cpu" and not is_in_memory(dataset) else 0
     return {
         "num_workers": workers,
         "prefetch_factor": cfg.loader.prefetch_factor if workers else None,
         "persistent_workers": workers > 0,
-        "pin_memory": cfg.loader.pin_memory and on_gpu,
+        "pin_memory": cfg.loader.pin_memory and device not in ("cpu", "mps"),
         "collate_fn": to_shared_memory(collate_fn(dataset) or collate, cfg.loader.prefetch_factor),
         "worker_init_fn": init_worker,
     }

@@ -133,9 +133,10 @@ class Data(LightningDataModule):
 
     def options(self, samples: Any) -> dict[str, Any]:
         """Return the options of every loader."""
+        device = self.trainer.strategy.root_device.type
         return {
             "num_workers": self.num_workers,
             "persistent_workers": self.num_workers > 0,
-            "pin_memory": self.pin_memory and torch.accelerator.is_available(),
+            "pin_memory": self.pin_memory and device not in ("cpu", "mps"),
             "collate_fn": collate_fn(samples) or collate,
         }
