@@ -71,8 +71,12 @@ def run_program(
     module: str,
     *arguments: object,
     ranks: int = 1,
+    status: int = 0,
 ) -> None:
-    """Run the `__main__` part of a test module in one process, or in several by torchrun."""
+    """Run the `__main__` part of a test module in one process, or in several by torchrun.
+
+    Its exit status is minus the number of a signal that kills it.
+    """
     root = Path(__file__).parents[2]
     command = [sys.executable]
     if ranks > 1:
@@ -88,7 +92,7 @@ def run_program(
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == status, done.stdout + done.stderr
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import torch
 
 from .. import distributed
 from .. import train as program
-from ..data import DataConfig
 from ..errors import Stopped
 from ..evaluate import evaluate_run
 from . import support
@@ -47,7 +46,8 @@ def test_loss_falls_and_evaluate_agrees(tmp_path: Path) -> None:
 def test_killed_run_resumes_to_the_same_end(tmp_path: Path) -> None:
     killed = tmp_path / "killed"
     whole = tmp_path / "whole"
-    support.run_program("test_train", *SMALL, f"--run.dir={killed}")
+    options = (*SMALL, f"--run.dir={killed}")
+    support.run_program("test_train", *options, status=-signal.SIGKILL)
     assert state(killed)["step"] == 4
     train_here(killed)
     train_here(whole)
@@ -58,16 +58,6 @@ def test_killed_run_resumes_to_the_same_end(tmp_path: Path) -> None:
 def kill(_: object) -> None:
     """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def train_until_killed() -> None:
-    """Train in a process of its own, which is killed in the seventh step."""
-    process = os.fork()
-    if process == 0:
-        with at_step(6, kill):
-            program.main()
-        os._exit(0)
-    assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
 
 
 def test_two_ranks_that_stop_together_and_resume_equal_one_that_accumulates(
@@ -123,6 +113,5 @@ if __name__ == "__main__":
         with distributed.init("cpu") as joined:
             train_on_ranks(Path(sys.argv[1]), joined)
     else:
-        support.load_all(DataConfig())
-        with few_samples():
-            train_until_killed()
+        with few_samples(), at_step(6, kill):
+            program.main()
