@@ -59,7 +59,7 @@ def test_own_file_is_loaded(tmp_path: Path, suffix: str) -> None:
     assert spec.numeric == ("age", "height", "age is missing")
     assert spec.categorical == ("city",)
     assert spec.categories == (("Bonn", "Oslo", "Rome"),), "Lima is in one row only"
-    assert data.describe(train, val, spec)[0].endswith("3 columns: 2 numbers, 1 categories")
+    assert data.describe(train, val, spec)[0].endswith("3 columns: 2 numbers, 1 categories (city)")
     parts = zip(train.tensors, val.tensors, strict=True)
     numbers, codes, labels = map(torch.cat, parts)
     order = numbers[:, 1].argsort()
