@@ -290,7 +290,7 @@ def test_missing_package_is_one_line(package: MakePackage, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
     with pytest.raises(
         p.errors.UserError,
-        match=r"^optimizers.name is lars: install .* pip install 'pytorch_optimi",
+        match=r"^optimizers.name is lars: its package fails to load .*: pip install 'pytorch_opt",
     ):
         make(p, "lars")
 

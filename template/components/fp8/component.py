@@ -38,6 +38,7 @@ class Fp8(Component):
     """For tests: compute without the hardware what it would compute."""
 
     def __init__(self, cfg: Fp8Config, world: World) -> None:
+        self.cfg = cfg
         self.device = world.device
 
     def convert_model(self, model: nn.Module) -> nn.Module:
@@ -45,9 +46,9 @@ class Fp8(Component):
             return model
         try:
             from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-        except ImportError:
-            missing = "torchao is not installed: pip install torchao"
-            raise UserError(f"fp8.enabled is true, but {missing}") from None
+        except ImportError as error:
+            failed = f"its package fails to load ({error})"
+            self.cfg.refuse("enabled", f"{failed}: pip install 'torchao>=0.16'")
         layers = blocks(model)
         if not any(_fits(layer, "") for layer in layers.modules()):
             missing = f"{type(model).__name__} has no linear layers in `blocks`"

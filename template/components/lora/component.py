@@ -54,8 +54,9 @@ class Lora(Component):
     def convert_model(self, model: nn.Module) -> nn.Module:
         try:
             import peft
-        except ImportError:
-            self.cfg.refuse("enabled", "install its package: pip install 'peft>=0.17'")
+        except ImportError as error:
+            failed = f"its package fails to load ({error})"
+            self.cfg.refuse("enabled", f"{failed}: pip install 'peft>=0.17'")
         parameters = dict(model.named_parameters())
         trained = _matched(self.cfg.train, list(parameters), "lora.train")
         layers = [name for name in self._layers(model) if f"{name}.weight" not in trained]

@@ -89,8 +89,9 @@ class Optimizers(Component):
         """Return LARS or NovoGrad, whose steps depend on the norms of each layer."""
         try:
             import pytorch_optimizer as library
-        except ImportError:
-            self.cfg.refuse("name", "install its package: pip install 'pytorch_optimizer>=4'")
+        except ImportError as error:
+            failed = f"its package fails to load ({error})"
+            self.cfg.refuse("name", f"{failed}: pip install 'pytorch_optimizer>=4'")
         optimizer: Any
         if self.cfg.name == "lars":
             # You et al. 2017 (arXiv:1708.03888, algorithm 1), in PyTorch's form, in which the
