@@ -2,19 +2,17 @@
 
 import fcntl
 import json
-import multiprocessing
-import os
 import signal
 import sys
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 from engine import MakePackage, Package, equal, rows, saved
+from warm import run_python
 
 CHANGED = "--run.allow_changes=true"
 DATA = '''
@@ -171,25 +169,21 @@ def wait_for_lock(file: Path) -> None:
         fcntl.flock(stream, fcntl.LOCK_EX)
 
 
-def train_until_killed(
-    p: Package,
-    folder: Path,
-    chosen: list[str],
-) -> None:
-    """Train in this process, and kill it in step 6."""
+KILLED_IN_STEP_6 = """
+import os
+import signal
 
-    def kill_or_seed(
-        world: Any,
-        seed: int,
-        step: int,
-        micro: int,
-    ) -> Any:
-        if step == 6 and micro == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return torch.default_generator
+import torch
+from {0} import distributed, train
 
-    with mock.patch.object(p.distributed, "seed_batch", kill_or_seed):
-        p.train_here(folder / "killed", *chosen)
+def kill_or_seed(world, seed, step, micro):
+    if step == 6 and micro == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return torch.default_generator
+
+distributed.seed_batch = kill_or_seed
+train.main()
+"""
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -203,12 +197,10 @@ def test_killed_run_ends_as_an_uninterrupted_one(
         f"--loader.num_workers={workers}",
     )
     p.train_here(tmp_path / "whole", *chosen, noted(tmp_path / "whole"))
-    process = multiprocessing.get_context("fork").Process(
-        target=train_until_killed, args=(p, tmp_path, chosen)
-    )
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+    program = tmp_path / "program.py"
+    program.write_text(KILLED_IN_STEP_6.format(p.name))
+    arguments = p.arguments(tmp_path / "killed", *chosen)
+    run_python(p.root, str(program), *arguments, status=-signal.SIGKILL)
     wait_for_lock(tmp_path / "killed/a/.lock")
     assert saved(tmp_path / "killed")["step"] == 4
     p.train_here(
