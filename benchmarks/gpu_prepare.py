@@ -35,7 +35,7 @@ TEXT = 400_000
 
 
 def prepare(folder: Path, python: str = "") -> None:
-    """Render each model with all components; unpack wheels for a version of Python in `site`."""
+    """Render each model with all components; unpack wheels for a version of Python."""
     components = _components()
     for model in MODELS:
         output = folder / model
@@ -55,7 +55,7 @@ def prepare(folder: Path, python: str = "") -> None:
             "--no-compile",
             "--upgrade",
             "--only-binary=:all:",
-            f"--target={folder / 'site'}",
+            f"--target={folder / 'site-packages'}",
             f"--python-version={python}",
             "--implementation=cp",
         ]

@@ -48,7 +48,7 @@ class Fp8(Component):
             from torchao.float8 import Float8LinearConfig, convert_to_float8_training
         except ImportError as error:
             failed = f"its package fails to load ({error})"
-            self.cfg.refuse("enabled", f"{failed}: pip install 'torchao>=0.16'")
+            self.cfg.refuse("enabled", f"{failed}: pip install 'torchao>=0.17'")
         layers = blocks(model)
         if not any(_fits(layer, "") for layer in layers.modules()):
             missing = f"{type(model).__name__} has no linear layers in `blocks`"

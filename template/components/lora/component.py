@@ -56,7 +56,7 @@ class Lora(Component):
             import peft
         except ImportError as error:
             failed = f"its package fails to load ({error})"
-            self.cfg.refuse("enabled", f"{failed}: pip install 'peft>=0.17'")
+            self.cfg.refuse("enabled", f"{failed}: pip install 'peft>=0.19'")
         parameters = dict(model.named_parameters())
         trained = _matched(self.cfg.train, list(parameters), "lora.train")
         layers = [name for name in self._layers(model) if f"{name}.weight" not in trained]
