@@ -78,7 +78,8 @@ def start_python(
 ) -> Started:
     """Start `python COMMAND` in a rendered project, whose package is found without being installed.
 
-    Several ranks have the environment that torchrun would give them on that many nodes.
+    Ranks have the environment that torchrun would give them on that many nodes; 0 ranks are one
+    process without a launcher.
     """
     here = ranks // nodes
     context = multiprocessing.get_context("forkserver")
@@ -86,16 +87,18 @@ def start_python(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    shared |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(here)} | changes
+    shared |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(here)}
     outputs = Path(tempfile.mkdtemp())
     processes: list[BaseProcess] = []
-    for rank in range(ranks):
-        place = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank % here}", "GROUP_RANK": f"{rank // here}"}
-        for stream in (1, 2):
-            (outputs / f"{stream}-{rank}").touch()
-        processes.append(
-            context.Process(target=_run, args=(folder, command, shared | place, str(outputs)))
-        )
+    for rank in range(max(ranks, 1)):
+        variables = dict(changes)
+        if ranks > 0:
+            place = {"LOCAL_RANK": f"{rank % here}", "GROUP_RANK": f"{rank // here}"}
+            variables = shared | {"RANK": f"{rank}"} | place | changes
+        files = [str(outputs / f"{stream}-{rank}") for stream in (1, 2)]
+        for file in files:
+            Path(file).touch()
+        processes.append(context.Process(target=_run, args=(folder, command, variables, files)))
     for process in processes:
         process.start()
     RUNNING.append(Started(command, processes, outputs))
@@ -121,14 +124,14 @@ def _run(
     folder: Path,
     command: tuple[str, ...],
     environment: dict[str, str],
-    outputs: str,
+    outputs: list[str],
 ) -> None:
     os.setsid()  # a process group, which can be killed as a whole
     # of loader workers, as in a process of its own
     multiprocessing.set_start_method("fork", force=True)
     os.environ |= environment
-    for stream in (1, 2):
-        file = os.open(f"{outputs}/{stream}-{environment['RANK']}", os.O_CREAT | os.O_WRONLY)
+    for stream, output in enumerate(outputs, start=1):
+        file = os.open(output, os.O_WRONLY)
         os.dup2(file, stream)
         os.close(file)
     os.chdir(folder)

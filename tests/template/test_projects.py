@@ -51,12 +51,12 @@ def particular(model: str) -> list[str]:
 def assert_passes(folder: Path, *arguments: str, cold: bool = False) -> None:
     """Run pytest in a project, in a process of its own or in a fork that has imported torch."""
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", *arguments]
-    command += [] if cold else FORKED
-    result = (
-        run_in(folder, sys.executable, *command)
-        if cold
-        else run_python(folder, *command, limit_s=1400)
-    )
+    if cold:
+        result = run_in(folder, sys.executable, *command)
+    else:
+        search = str(folder / "src")  # for processes that the tests start
+        command += FORKED
+        result = run_python(folder, *command, ranks=0, limit_s=1400, PYTHONPATH=search)
     assert re.search(r"\d+ passed", result.stdout)
     print(result.stdout)
 
@@ -69,7 +69,7 @@ def test_rendered_tests_pass(project: Project, model: str) -> None:
     assert_passes(
         project(FRAMEWORKS[0], model),
         *([] if whole else particular(model)),
-        cold=whole,
+        cold=model == ENGINE_MODEL,
     )
 
 
@@ -85,8 +85,8 @@ def test_rendered_tests_of_other_frameworks_pass(
     `tests/engine/` has a kill, and two ranks, in forks.
     """
     fewer = ["-k", "not killed_run_of_two_ranks"] if framework == "lightning" and not EVERY else []
-    # a fork has the variables of a launcher
-    assert_passes(project(framework, model), *fewer, cold=True)
+    cold = EVERY and model == ENGINE_MODEL
+    assert_passes(project(framework, model), *fewer, cold=cold)
 
 
 @pytest.mark.slow
@@ -98,8 +98,7 @@ def test_rendered_tests_pass_with_all_components(
 ) -> None:
     render(fastproj, tmp_path, model, MODULES)
     files = [f"src/proj/tests/test_{name}.py" for name in PARTS[part]]
-    # a fork has the variables of a launcher, which the core's tests ask for
-    assert_passes(tmp_path / "proj", *files, cold=part == "core")
+    assert_passes(tmp_path / "proj", *files)
 
 
 @pytest.mark.slow

@@ -3,10 +3,10 @@
 import functools
 import itertools
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +23,7 @@ from ..config import Config, parse
 from ..data import DataConfig
 from ..loss import compute_loss
 
+PACKAGE = Path(__file__).parents[1].name
 SMALL = [
     "--run.name=first",
     "--run.device=cpu",
@@ -67,32 +68,46 @@ def train_here(folder: Path, *options: str) -> dict[str, float]:
     return program.train(parse(Config, [*SMALL, f"--run.dir={folder}", *options]))
 
 
-def run_program(
-    module: str,
+def run_ranks(
+    action: Callable[..., object],
     *arguments: object,
-    ranks: int = 1,
-    status: int = 0,
-) -> None:
-    """Run the `__main__` part of a test module in one process, or in several by torchrun.
+    ranks: int,
+) -> list[int | None]:
+    """Run an action in processes with the variables of torchrun, and return their exit codes.
 
-    Its exit status is minus the number of a signal that kills it.
+    They are forks of a process that has imported Accelerate, as that takes seconds, and has not
+    asked for a GPU, as CUDA does not work in a fork of one that has.
     """
-    root = Path(__file__).parents[2]
-    command = [sys.executable]
-    if ranks > 1:
-        command += ["-m", "torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={ranks}"]
-    command += ["-m", f"{Path(__file__).parents[1].name}.tests.{module}"]
-    command += map(str, arguments)
-    path = f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    done = subprocess.run(
-        command,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == status, done.stdout + done.stderr
+    context = multiprocessing.get_context("forkserver")
+    # AdamW imports torch._dynamo
+    context.set_forkserver_preload([f"{PACKAGE}.train", "torch._dynamo"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "WORLD_SIZE": f"{ranks}"}
+    processes = []
+    for rank in range(ranks):
+        variables = shared | {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"}
+        processes.append(context.Process(target=run_rank, args=(variables, action, arguments)))
+    try:
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+    finally:
+        for process in processes:
+            process.kill()
+    return [process.exitcode for process in processes]
+
+
+def run_rank(
+    variables: dict[str, str],
+    action: Callable[..., object],
+    arguments: tuple[object, ...],
+) -> None:
+    """Run an action in this process."""
+    os.environ |= variables
+    action(*arguments)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ import torch
 from .. import train as program
 from ..errors import Stopped, UserError
 from ..evaluate import evaluate_run
-from . import support
 from .support import (
     SMALL,
     ask_to_stop,
@@ -21,6 +20,7 @@ from .support import (
     equal,
     few_samples,
     rows,
+    run_ranks,
     state,
     train_here,
 )
@@ -54,13 +54,12 @@ def test_loss_falls_and_evaluate_agrees(tmp_path: Path) -> None:
 
 
 def test_run_that_is_killed_resumes_to_the_same_end(tmp_path: Path, whole: Path) -> None:
-    options = (*SMALL, f"--run.dir={tmp_path}")
-    support.run_program("test_train", *options, status=-signal.SIGKILL)
+    assert run_ranks(train_until_killed, tmp_path, ranks=1) == [-signal.SIGKILL]
     assert state(tmp_path)["step"] == 4
     check_end(tmp_path, whole)
 
 
-def train_until_killed() -> None:
+def train_until_killed(folder: Path) -> None:
     """Train until the second checkpoint is written but not renamed, and kill this process."""
     rename = os.rename
 
@@ -69,8 +68,8 @@ def train_until_killed() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         rename(old, new)
 
-    with few_samples(), mock.patch.object(os, "rename", kill_or_rename):
-        program.main()
+    with mock.patch.object(os, "rename", kill_or_rename):
+        train_here(folder)
 
 
 def test_sigterm_saves_and_exits_75(
@@ -97,8 +96,8 @@ def test_loss_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
 def test_two_processes_that_stop_and_resume_equal_one_that_accumulates(tmp_path: Path) -> None:
     """But for BatchNorm in validation: with two processes, it has the statistics of one."""
     train_here(tmp_path / "one", *RANKS, "--train.gradient_accumulation_steps=2")
-    for _ in ("stops", "resumes"):
-        support.run_program("test_train", tmp_path, ranks=2)
+    assert run_ranks(train_on_ranks, tmp_path, ranks=2) == [0, 0]
+    assert run_ranks(train_here, tmp_path / "two", *RANKS, ranks=2) == [0, 0]
     for rank in (0, 1):
         assert (tmp_path / f"stopped-{rank}").read_text().startswith("stopped at step 5")
     names = state(tmp_path / "one")["model"]
@@ -108,18 +107,9 @@ def test_two_processes_that_stop_and_resume_equal_one_that_accumulates(tmp_path:
 
 
 def train_on_ranks(folder: Path) -> None:
-    """Train until process 1 alone gets a signal; the second time, resume to the end."""
+    """Train until process 1 alone gets a signal."""
     rank = os.environ["RANK"]
-    stops = rank == "1" and not (folder / "stopped-1").exists()
-    try:
-        with at_batch(4 if stops else -1, ask_to_stop):
-            train_here(folder / "two", *RANKS)
-    except Stopped as stopped:
-        (folder / f"stopped-{rank}").write_text(str(stopped))
-
-
-if __name__ == "__main__":
-    if "RANK" in os.environ:
-        train_on_ranks(Path(sys.argv[1]))
-    else:
-        train_until_killed()
+    batch = 4 if rank == "1" else -1
+    with at_batch(batch, ask_to_stop), pytest.raises(Stopped) as stopped:
+        train_here(folder / "two", *RANKS)
+    (folder / f"stopped-{rank}").write_text(str(stopped.value))

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -56,7 +55,7 @@ def test_loss_falls_and_validate_agrees(
 
 
 def test_killed_run_resumes_to_the_same_end(tmp_path: Path) -> None:
-    run_ranks("test_train", tmp_path, "killed", ranks=1, expect=1)
+    assert run_ranks(train_until_killed, tmp_path, ranks=1) == [-signal.SIGKILL]
     assert newest(tmp_path)["global_step"] == 6, "within the first epoch, which has 9 batches"
     train_here(tmp_path, "--ckpt_path=last")
     train_here(tmp_path / "whole")
@@ -64,25 +63,21 @@ def test_killed_run_resumes_to_the_same_end(tmp_path: Path) -> None:
 
 
 def test_killed_run_of_two_ranks_resumes_to_the_same_end(tmp_path: Path) -> None:
-    run_ranks("test_train", tmp_path / "whole", "whole", ranks=2)
-    run_ranks("test_train", tmp_path, "killed", ranks=2, expect=1)
-    run_ranks("test_train", tmp_path, "resumed", ranks=2)
-    check_end(tmp_path, tmp_path / "whole")
+    whole = tmp_path / "whole"
+    assert run_ranks(train_here, whole, *RANKS, ranks=2) == [0, 0]
+    assert -signal.SIGKILL in run_ranks(train_until_killed, tmp_path, *RANKS, ranks=2)
+    assert newest(tmp_path)["global_step"] == 6
+    assert run_ranks(train_here, tmp_path, *RANKS, "--ckpt_path=last", ranks=2) == [0, 0]
+    check_end(tmp_path, whole)
+
+
+def train_until_killed(folder: Path, *options: str) -> None:
+    """Train, and kill this process in the eighth step."""
+    with mock.patch.object(Model, "on_train_batch_start", kill):
+        train_here(folder, *options)
 
 
 def kill(model: Model, *_: Any) -> None:
     """Kill this process in the eighth step."""
     if model.global_step == 7:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    path, action = sys.argv[1:]
-    options: list[str] = []
-    if os.environ["WORLD_SIZE"] == "2":
-        options += RANKS
-    if action == "resumed":
-        options.append("--ckpt_path=last")
-    if action == "killed":
-        mock.patch.object(Model, "on_train_batch_start", kill).start()
-    train_here(Path(path), *options)
