@@ -4,7 +4,6 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -94,21 +93,21 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
         )
     # pandas needs a name for each column
     names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
-    read = partial(
-        pd.read_csv,
-        sep=separator,
-        decimal="," if cfg.decimal == "comma" else ".",
-        encoding=cfg.encoding,
-        header=0,
-        names=names,
-        index_col=False,
-        na_values="?",
-        skipinitialspace=True,
-        low_memory=False,
-    )
-    first = read(io.BytesIO(content), nrows=SAMPLE, dtype=str)
+    options: dict[str, Any] = {
+        "sep": separator,
+        "decimal": "," if cfg.decimal == "comma" else ".",
+        "encoding": cfg.encoding,
+        "header": 0,
+        "names": names,
+        "index_col": False,
+        "na_values": "?",
+        "skipinitialspace": True,
+        "low_memory": False,
+    }
+    first: pd.DataFrame = pd.read_csv(io.BytesIO(content), nrows=SAMPLE, dtype=str, **options)
     codes = [name for name in names if first[name].str.fullmatch("0[0-9]+").any()]
-    table = read(io.BytesIO(content), dtype=dict.fromkeys(codes, str))
+    dtypes = dict.fromkeys(codes, str)
+    table: pd.DataFrame = pd.read_csv(io.BytesIO(content), dtype=dtypes, **options)
     table = table.set_axis(pd.RangeIndex(2, len(table) + 2))
     named = [name for name in names if not name.startswith("Unnamed: ")]
     last = names.index(named[-1]) if named else 0

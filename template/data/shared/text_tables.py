@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -88,7 +88,7 @@ def _parse_csv(text: str, separators: str) -> pd.DataFrame:
 def _split(
     text: str,
     separator: str,
-    quoting: int,
+    quoting: Literal[0, 3],
 ) -> dict[int, list[str]]:
     """Return the cells of the rows that are not empty, by their numbers.
 
