@@ -1,6 +1,5 @@
-"""Options of DistributedDataParallel on two ranks, all runs started by one torchrun."""
+"""Options of DistributedDataParallel on two ranks, which do all runs."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,9 @@ from torch import nn
 
 from ..components import ddp_options
 from ..components.ddp_options import DdpOptions, DdpOptionsConfig
-from ..distributed import World, init
+from ..distributed import World
 from ..errors import UserError
-from .support import config, equal, parameters, rows, run_program, state, train_here
+from .support import config, equal, parameters, rows, run_ranks, state, train_here
 
 SHORT = ("--train.steps=3", "--train.eval_every=3", "--log.every=1")
 ENABLED = "--ddp_options.enabled=true"
@@ -33,7 +32,7 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ddp_options")
-    run_program("test_ddp_options", folder, ranks=2)
+    assert run_ranks(train_on_ranks, folder, ranks=2) == [0, 0]
     return folder
 
 
@@ -73,10 +72,7 @@ def test_synchronized_batchnorm_has_the_weights_and_names(
     assert all(after[name] is before[name] for name in before)
 
 
-def _train(
-    folder: Path,
-    world: World,
-) -> None:
+def train_on_ranks(folder: Path, world: World) -> None:
     for name, options in RUNS.items():
         train_here(folder / name, *SHORT, *options, world=world)
     for name, options in REFUSED.items():
@@ -84,8 +80,3 @@ def _train(
             train_here(folder / name, *SHORT, *options, world=world)
         except UserError as error:
             (folder / f"{name}.txt").write_text(str(error))
-
-
-if __name__ == "__main__":
-    with init("cpu") as joined:
-        _train(Path(sys.argv[1]), joined)

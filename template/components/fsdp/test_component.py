@@ -1,16 +1,15 @@
 """FSDP: two ranks against one process without it; checkpoints in shards.
 
-One torchrun starts all runs.
+Two processes do all runs.
 """
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from .. import checkpoint
-from ..distributed import World, init
+from ..distributed import World
 from ..errors import Stopped, UserError
 from ..evaluate import evaluate_run
 from . import support
@@ -24,7 +23,7 @@ FSDP = (*SAME, "--fsdp.enabled=true")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fsdp")
     train_here(folder / "one", *SAME)
-    support.run_program("test_fsdp", folder, ranks=2)
+    assert support.run_ranks(train_on_ranks, folder, ranks=2) == [0, 0]
     return folder
 
 
@@ -68,10 +67,7 @@ def test_one_process_and_another_kind_of_checkpoint_are_refused(runs: Path) -> N
     assert "was saved without fsdp: use another run.name" in (runs / "refused.txt").read_text()
 
 
-def _train(
-    folder: Path,
-    world: World,
-) -> None:
+def train_on_ranks(folder: Path, world: World) -> None:
     train_here(folder / "sharded", *FSDP, world=world)
     try:
         with support.at_step(4, support.ask_to_stop):
@@ -83,8 +79,3 @@ def _train(
         train_here(folder / "one", *FSDP, world=world)
     except UserError as error:
         (folder / "refused.txt").write_text(str(error))
-
-
-if __name__ == "__main__":
-    with init("cpu") as joined:
-        _train(Path(sys.argv[1]), joined)

@@ -1,12 +1,12 @@
 """Trackio has each step of a resumed run once, in one run."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from .support import rows, run_program
+from ..distributed import World
+from .support import rows, run_ranks
 from .test_tracker import crash_and_resume
 
 
@@ -20,10 +20,10 @@ def test_resumed_run_is_one_run_with_each_step_once(
     )
     for variable in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):
         monkeypatch.delenv(variable, raising=False)
-    run_program("test_trackio", tmp_path)
+    assert run_ranks(check, tmp_path) == [0]
 
 
-def check(folder: Path) -> None:
+def check(folder: Path, _: World) -> None:
     """Train, crash, resume, and read back what Trackio has."""
     import trackio
 
@@ -51,7 +51,3 @@ def check(folder: Path) -> None:
         12,
     ]
     assert len([*folder.rglob("*.png")]) == 3
-
-
-if __name__ == "__main__":
-    check(Path(sys.argv[1]))

@@ -2,10 +2,10 @@
 
 import functools
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +19,11 @@ from .. import checkpoint, data
 from ..components import Config
 from ..config import parse
 from ..data import DataConfig
-from ..distributed import World
+from ..distributed import World, init
 from ..optim import OneCycle
 from ..train import train
 
+PACKAGE = Path(__file__).parents[1].name
 CPU = World(0, 1, torch.device("cpu"))
 SMALL = [
     "--run.name=first",
@@ -78,30 +79,47 @@ def train_here(
     return train(config(folder, *options), world)
 
 
-def run_program(
-    module: str,
+def run_ranks(
+    action: Callable[..., object],
     *arguments: object,
     ranks: int = 1,
-    status: int = 0,
-) -> None:
-    """Run the `__main__` part of a test module, under torchrun if there are several ranks.
+) -> list[int | None]:
+    """Run an action in processes with the variables of torchrun, and return their exit codes.
 
-    Its exit status is minus the number of a signal that kills it.
+    They are forks of a process that has imported torch, as that takes seconds, and has not asked
+    for a GPU, as CUDA does not work in a fork of one that has. The last argument is their `World`.
     """
-    command = [sys.executable]
-    if ranks > 1:
-        command += [
-            "-m",
-            "torch.distributed.run",
-            f"--nproc-per-node={ranks}",
-            "--standalone",
-        ]
-    package = Path(__file__).parents[1]
-    command += ["-m", f"{package.name}.tests.{module}", *map(str, arguments)]
-    path = f"{package.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    variables = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(command, env=variables, check=False)
-    assert done.returncode == status
+    context = multiprocessing.get_context("forkserver")
+    # AdamW imports torch._dynamo
+    context.set_forkserver_preload([f"{PACKAGE}.train", "torch._dynamo"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "WORLD_SIZE": f"{ranks}"}
+    processes = []
+    for rank in range(ranks):
+        variables = os.environ | shared | {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"}
+        processes.append(context.Process(target=run_rank, args=(variables, action, arguments)))
+    try:
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+    finally:
+        for process in processes:
+            process.kill()
+    return [process.exitcode for process in processes]
+
+
+def run_rank(
+    variables: dict[str, str],
+    action: Callable[..., object],
+    arguments: tuple[object, ...],
+) -> None:
+    """Run an action in this process."""
+    os.environ |= variables
+    with init("cpu") as world:
+        action(*arguments, world)
 
 
 @contextmanager

@@ -2,20 +2,17 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from .. import distributed
-from .. import train as program
 from ..errors import Stopped
 from ..evaluate import evaluate_run
 from . import support
 from .support import (
     CPU,
-    SMALL,
     ask_to_stop,
     at_step,
     equal,
@@ -46,13 +43,17 @@ def test_loss_falls_and_evaluate_agrees(tmp_path: Path) -> None:
 def test_killed_run_resumes_to_the_same_end(tmp_path: Path) -> None:
     killed = tmp_path / "killed"
     whole = tmp_path / "whole"
-    options = (*SMALL, f"--run.dir={killed}")
-    support.run_program("test_train", *options, status=-signal.SIGKILL)
+    assert support.run_ranks(train_until_killed, killed) == [-signal.SIGKILL]
     assert state(killed)["step"] == 4
     train_here(killed)
     train_here(whole)
     assert equal(state(killed), state(whole))
     assert rows(killed, "val") == rows(whole, "val")
+
+
+def train_until_killed(folder: Path, world: distributed.World) -> None:
+    with at_step(6, kill):
+        train_here(folder, world=world)
 
 
 def kill(_: object) -> None:
@@ -64,7 +65,7 @@ def test_two_ranks_that_stop_together_and_resume_equal_one_that_accumulates(
     tmp_path: Path,
 ) -> None:
     train_here(tmp_path / "one", *RANKS)
-    support.run_program("test_train", tmp_path, ranks=2)
+    assert support.run_ranks(train_on_ranks, tmp_path, ranks=2) == [0, 0]
     stopped = [(tmp_path / f"stopped-{rank}").read_text() for rank in (0, 1)]
     assert stopped == ["stopped at step 5"] * 2
     one = support.parameters(state(tmp_path / "one")["model"])
@@ -106,12 +107,3 @@ def test_training_on_a_gpu(tmp_path: Path) -> None:
         9,
         12,
     ]
-
-
-if __name__ == "__main__":
-    if "RANK" in os.environ:
-        with distributed.init("cpu") as joined:
-            train_on_ranks(Path(sys.argv[1]), joined)
-    else:
-        with few_samples(), at_step(6, kill):
-            program.main()
