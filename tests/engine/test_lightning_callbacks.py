@@ -163,6 +163,7 @@ def test_printed_config_and_help(
         p.run(tmp_path, "--help")
     shown = " ".join(capsys.readouterr().out.split())
     assert "Peak learning rate." in shown
+    assert "Dropout probability" in shown, "the docstring of a field"
 
     readme = (p.root / "README.md").read_text()
     page = (ROOT / "docs/frameworks/lightning.md").read_text()

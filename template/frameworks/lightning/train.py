@@ -30,7 +30,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import Optimizer
 
 from .config_base import alternatives, contains, is_folder_name
-from .config_files import explain, flat, load, meant
+from .config_files import SHOW, explain, flat, load, meant
 from .data import DataConfig
 from .datamodule import Data
 from .errors import UserError, launched_rank, one_line
@@ -218,7 +218,9 @@ def explain_arguments(error: ArgumentError) -> str:
 
 def main() -> None:
     """Run the subcommand of the command line."""
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    shows = any(word.startswith(SHOW) for word in sys.argv)
+    # 1 s: not for a training
+    set_parsing_settings(docstring_parse_attribute_docstrings=shows)
     for message in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", f"[\\s\\S]*{message}")
     # Lightning destroys NCCL's group alone at exit; gloo's threads can abort the end of Python
