@@ -20,10 +20,11 @@ from matrix import (
     MODULES,
     ONE_PER_KIND,
     PAIRS,
+    TEMPLATE,
     module_of,
     tiers,
 )
-from program import AT_EXIT, Fastproj, Project, finish, run_in, started
+from program import AT_EXIT, Fastproj, Project, finish, render_once, run_in, started
 from warm import FORKED, run_python
 
 IN_ONE_PROCESS = ["-k", "not killed_run and not two_ranks"]
@@ -32,8 +33,16 @@ CORE = ["model", "train"]
 TRACKERS = [name for name in MODULES if "tracker" in COMPONENTS[name].get("requires", [])]
 TESTED = [name for name in MODULES if EVERY or name not in TRACKERS[1:]]
 """Components whose own tests run: trackers share their code, and some take long to import."""
+WITH_RANKS = [
+    name
+    for name in TESTED
+    if "run_ranks" in (TEMPLATE / f"components/{name}/test_component.py").read_text()
+]
+"""Those whose tests start ranks; in one process, they import torch once for all of them."""
+OTHERS = [name for name in TESTED if name not in WITH_RANKS]
 PARTS = ({"core": CORE} if EVERY else {}) | {
-    str(part): [*map(module_of, TESTED[part::4])] for part in range(4)
+    "ranks": [*map(module_of, WITH_RANKS)],
+    **{str(part): [*map(module_of, OTHERS[part::3])] for part in range(3)},
 }
 """The tests of a project with all components, in parts that take about equally long.
 
@@ -94,11 +103,11 @@ def test_rendered_tests_of_other_frameworks_pass(
 @pytest.mark.parametrize("model", MODELS if EVERY else [ENGINE_MODEL])
 @pytest.mark.parametrize("part", PARTS)
 def test_rendered_tests_pass_with_all_components(
-    fastproj: Fastproj, tmp_path: Path, model: str, part: str
+    fastproj: Fastproj, shared_folder: Path, model: str, part: str
 ) -> None:
-    render(fastproj, tmp_path, model, MODULES)
-    files = [f"src/proj/tests/test_{name}.py" for name in PARTS[part]]
-    assert_passes(tmp_path / "proj", *files)
+    place = shared_folder / f"all-components-{model}"
+    folder = render_once(fastproj, place, "proj", *with_components(model, MODULES))
+    assert_passes(folder, *(f"src/proj/tests/test_{name}.py" for name in PARTS[part]))
 
 
 @pytest.mark.slow
@@ -110,29 +119,17 @@ def test_rendered_tests_pass_with_all_components(
 def test_rendered_tests_pass_with_pairs_of_components(
     fastproj: Fastproj, tmp_path: Path, chosen: list[str]
 ) -> None:
-    render(fastproj, tmp_path, ENGINE_MODEL, chosen)
+    place = ["--output", str(tmp_path), "--yes"]
+    fastproj("new", "proj", *with_components(ENGINE_MODEL, chosen), *place)
     assert_passes(
         tmp_path / "proj", *(f"src/proj/tests/test_{module_of(name)}.py" for name in chosen)
     )
 
 
-def render(
-    fastproj: Fastproj,
-    folder: Path,
-    model: str,
-    components: list[str],
-) -> None:
-    options = [
-        "--model",
-        model,
-        "--components",
-        ",".join(components) or "none",
-        "--yes",
-        "--no-git",
-        "--gpus",
-        "0",
-    ]
-    fastproj("new", "proj", *options, "--output", str(folder))
+def with_components(model: str, components: list[str]) -> list[str]:
+    """Return the options of `fastproj new`."""
+    chosen = ",".join(components) or "none"
+    return ["--model", model, "--components", chosen, "--no-git", "--gpus", "0"]
 
 
 TEXT = ["--train.steps=150", "--train.eval_every=150", "--data.val_fraction=0.005"]
