@@ -333,6 +333,7 @@ def test_run_is_resumed_with_what_it_was_trained_with(
     assert record["history"][0]["config"]["train"]["steps"] == 12
     assert record["starts"] == [0, 12]
     assert times(tmp_path) == sorted(times(tmp_path)), "they go on when a run is resumed"
+    train_here(tiny, tmp_path, *SHORT, "--train.steps=5", "--run.allow_changes=true")
 
 
 def test_other_spec_is_one_line(

@@ -242,7 +242,7 @@ def test_evaluate_gives_the_metrics_of_the_best_validation(
         best = min(rows(tmp_path / name, "val"), key=lambda row: float(row["loss"]))
         found = p.evaluate.evaluate_run(tmp_path / name / "a", alone)
         assert found == pytest.approx({key: best[key] for key in found})
-        about = f"step {best['step']}, with the lowest loss: {best['loss']:.4g}"
+        about = f"step {best['step']}, with the best loss: {best['loss']:.4g}"
         assert p.checkpoint.about_best(tmp_path / name / "a") == about
     with pytest.raises(p.errors.UserError, match="is not the folder of a run"):
         p.evaluate.evaluate_run(tmp_path, alone)

@@ -804,9 +804,7 @@ def test_batch_of_one_is_one_line_where_batchnorm_has_one_value(
     model = p.model.build(p.model.ModelConfig(), spec)
     label = torch.tensor([0])
     model(torch.rand(1, 1, 8, 8), label)
-    with pytest.raises(
-        p.errors.UserError, match=r"train\.batch_size is 1: BatchNorm needs 2 images"
-    ):
+    with pytest.raises(p.errors.UserError, match="a batch has 1 image: BatchNorm needs 2"):
         model(torch.rand(1, 1, 4, 4), label)
     model.eval()(
         torch.rand(

@@ -595,7 +595,7 @@ def test_table_trains_with_numbers_or_categories_alone_but_not_on_one_row_a_batc
     options = [f"--data.path={tmp_path}/table.csv", "--data.target=label", "--train.steps=2"]
     options += ["--data.ignore=[id]"]
     p.train_here(tmp_path, *options, "--train.batch_size=8", "--train.eval_every=2")
-    with pytest.raises(p.errors.UserError, match="batch_size is 1: BatchNorm needs 2 rows"):
+    with pytest.raises(p.errors.UserError, match="a batch has 1 row: BatchNorm needs 2"):
         p.train_here(tmp_path / "b", *options, "--train.batch_size=1")
 
 

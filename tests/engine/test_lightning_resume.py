@@ -257,7 +257,10 @@ def test_last_weights_are_saved_and_a_damaged_checkpoint_is_one_line(
 
 
 def test_checkpoint_decides_the_spec(
-    p: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Project,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with mock.patch.object(p.datamodule, "rank_zero_info") as say:
         p.run(tmp_path)
@@ -276,6 +279,20 @@ def test_checkpoint_decides_the_spec(
     p.run(tmp_path, "--ckpt_path=last")
     p.evaluate.load_run(tmp_path / "a", torch.device("cpu"))
     assert seen == [load(p.data.DataConfig())[2]] * 3
+
+    def load_fewer(cfg: Any, spec: Any = None) -> Any:
+        train_set, val_set, own = load(cfg, spec)
+        return torch.utils.data.Subset(train_set, range(400)), val_set, own
+
+    monkeypatch.setattr(p.data, "load", load_fewer)
+    with mock.patch.object(p.datamodule, "rank_zero_info") as say:
+        p.run(tmp_path, best, "--trainer.logger=false", command="validate")
+    changed = "the data have 400 training samples, and the run had 456"
+    assert say.call_args.args == (changed,)
+    with pytest.raises(SystemExit):
+        p.run(tmp_path, "--ckpt_path=last")
+    assert f"error: {changed}: put the data back, or train a new run" in capsys.readouterr().err
+    monkeypatch.setattr(p.data, "load", load_with)
     monkeypatch.setattr(p.train, "saved_spec", lambda _: None)
     with pytest.raises(SystemExit):
         p.run(tmp_path, best, command="validate")
@@ -305,6 +322,13 @@ def test_resumed_run_with_other_options_is_one_line(
     """Lightning takes the rate of the checkpoint, and says nothing of the one that is given."""
     p.run(tmp_path)
     before = rows(tmp_path)
+    with pytest.raises(SystemExit):
+        p.run(tmp_path)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(
+        "/a/checkpoints/last.ckpt exists: resume it with --ckpt_path last, or use "
+        "another trainer.logger.version"
+    )
     for option in ("model.lr=0.5", "data.val_fraction=0.5", "trainer.gradient_clip_val=9.0"):
         with pytest.raises(SystemExit):
             p.run(tmp_path, f"--{option}", "--ckpt_path=last")

@@ -226,11 +226,16 @@ def data(p: Package, monkeypatch: pytest.MonkeyPatch) -> Data:
 CPU = torch.device("cpu")
 
 
-def test_other_number_of_samples_is_one_line(p: Package, tmp_path: Path, data: Data) -> None:
+def test_other_number_of_samples_is_one_line(
+    p: Package, tmp_path: Path, data: Data, capsys: pytest.CaptureFixture[str]
+) -> None:
     unfinished(p, tmp_path)
     data.samples = 60
     with pytest.raises(p.errors.UserError, match="with training samples=53, and not 60: put back"):
         p.train_here(tmp_path, *SIX)
+    p.evaluate.load_run(tmp_path / "a", CPU)
+    changed = "the data have 60 training samples, and had 53 in the run\n"
+    assert capsys.readouterr().err == changed
     p.train_here(tmp_path, *SIX, "--run.allow_changes=true")
 
 

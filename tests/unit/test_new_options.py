@@ -51,6 +51,7 @@ def test_help_is_plain_and_shows_choices(fastproj: Fastproj) -> None:
 
 def test_author_and_licence_are_rendered(fastproj: Fastproj, tmp_path: Path) -> None:
     author = 'Zoë "Z" O\'Neil \\ {{ 1 }} $(touch x) <z@example.org>'
+    folder = tmp_path / "a/new/folder"
     for name, option in {"first": "--licence=MIT", "second": "--data=license=none"}.items():
         fastproj(
             "new",
@@ -60,12 +61,13 @@ def test_author_and_licence_are_rendered(fastproj: Fastproj, tmp_path: Path) -> 
             "--author",
             author,
             option,
+            "--output=a/new/folder",
             cwd=tmp_path,
         )
-        declared = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())["project"]
+        declared = tomllib.loads((folder / name / "pyproject.toml").read_text())["project"]
         assert declared["authors"] == [{"name": author}]
-    assert f"Copyright (c) {author}" in (tmp_path / "first/LICENSE").read_text()
-    assert not (tmp_path / "second/LICENSE").exists()
+    assert f"Copyright (c) {author}" in (folder / "first/LICENSE").read_text()
+    assert not (folder / "second/LICENSE").exists()
     assert not (tmp_path / "x").exists()
 
 

@@ -26,7 +26,8 @@ WRONG_USAGE = [
 OTHER_ERRORS = [
     (["--template", "/no/such/template"], "is not on this machine"),
     (["--template", "https://127.0.0.1:9/x.git"], "could not read the template"),
-    (["--output", "/no/such/folder"], "is not a folder"),
+    (["--output", "/dev/null"], "is not a folder"),
+    (["--output", "/proc/no/folder"], "cannot write"),
 ]
 BAD = [*((2, *case) for case in WRONG_USAGE), *((1, *case) for case in OTHER_ERRORS)]
 
@@ -166,6 +167,12 @@ def test_unwritable_folder_is_a_one_line_error(fastproj: Fastproj, tmp_path: Pat
     closed = "/proc" if os.geteuid() == 0 else str(tmp_path / "closed")
     result = fastproj("new", "proj", "--yes", "--output", closed, status=1)
     assert "cannot" in result.stderr
+
+
+def test_folder_of_a_failed_rendering_is_removed(fastproj: Fastproj, tmp_path: Path) -> None:
+    where = tmp_path / "new/deep"
+    fastproj("new", "proj", "--yes", "--output", str(where), "--template", "/no/such", status=1)
+    assert not (tmp_path / "new").exists()
 
 
 def test_missing_git_is_a_one_line_error(fastproj: Fastproj, tmp_path: Path) -> None:

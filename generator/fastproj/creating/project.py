@@ -1,6 +1,7 @@
 """Create a project: completely, or not at all."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,10 +39,9 @@ def destination(name: str, output: Path) -> Path:
     """Return the project's folder, after checking that it can be created."""
     names.check(name)
     target = output / name
-    if not os.path.isdir(output):  # unlike Path.is_dir, also False if permissions forbid a look
-        raise FastprojError(
-            f"--output {output} is not a folder: create it first, or choose another"
-        )
+    # unlike Path.exists, also False if permissions forbid a look
+    if os.path.lexists(output) and not os.path.isdir(output):
+        raise FastprojError(f"--output {output} is not a folder: choose another")
     if os.path.lexists(target):
         raise FastprojError(
             f"{target} exists already: choose another name, or another folder with --output"
@@ -71,7 +71,9 @@ def create(
     incomplete.
     """
     place = target.absolute()
+    missing = [folder for folder in place.parents if not folder.exists()]
     try:
+        place.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder(place.parent, place.name) as scratch:
             stage = scratch / "project"
             template = open_template(location, scratch)
@@ -90,6 +92,10 @@ def create(
     except OSError as error:
         fix = "free some space, or use another --output"
         raise FastprojError(f"cannot write {target} ({error.strerror}): {fix}") from error
+    finally:
+        for folder in missing:
+            with suppress(OSError):  # it has the project now
+                folder.rmdir()
     return Project(target, files, rendering.answers, repository)
 
 

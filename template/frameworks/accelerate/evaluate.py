@@ -94,7 +94,8 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     if not weights.exists():
         raise UserError(f"{folder} has no validation yet: train for longer")
     cfg = from_saved(Config, saved)
-    _, val_set, spec = load_data(data, cfg.data, spec_of(folder))
+    train_set, val_set, spec = load_data(data, cfg.data, spec_of(folder))
+    record.note_changes(folder, len(train_set))
     net: torch.nn.Module = build(cfg.model, spec)
     try:
         load_model(net, weights)

@@ -277,7 +277,8 @@ def one_cycle(
     done: int = 0,
 ) -> OneCycleLR:
     """Return 1cycle after so many steps: Smith and Topin 2018 (arXiv:1708.07120)."""
-    steps = max(total_steps, 3)  # torch divides by zero where the rise or the fall has no step
+    # torch divides by zero where the rise or the fall has no step
+    steps = max(total_steps, done, 3)
     return OneCycleLR(
         optimizer,
         cfg.lr,

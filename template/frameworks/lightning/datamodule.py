@@ -52,6 +52,7 @@ class Data(LightningDataModule):
         self.num_workers = num_workers
         self.pin_memory = pin_memory
         self.seed = torch.initial_seed()  # that of `seed_everything`
+        self.changes = ""  # since the checkpoint was saved
 
     @cached_property
     def splits(self) -> tuple[Any, Any, data.Spec]:
@@ -97,7 +98,8 @@ class Data(LightningDataModule):
         if batch == self.trainer.num_training_batches:  # infinite when LearningRateFinder saves
             epoch += 1
             batch = 0
-        return {"first": (epoch, batch), "spec": spec_fields(self.spec)}
+        samples = len(self.splits[0])
+        return {"first": (epoch, batch), "spec": spec_fields(self.spec), "samples": samples}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep the position for `train_dataloader`, which Lightning calls later.
@@ -109,6 +111,11 @@ class Data(LightningDataModule):
             raise UserError(
                 f"Spec.{name} of the data is not that of the checkpoint: train a new run"
             )
+        samples = len(self.splits[0])
+        before = state.get("samples", samples)
+        if samples != before:
+            self.changes = f"the data have {samples:,} training samples, and the run had {before:,}"
+            rank_zero_info(self.changes)
         self.first = state["first"]
 
     def val_dataloader(self) -> DataLoader[Any]:

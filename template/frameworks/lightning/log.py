@@ -65,6 +65,8 @@ class RunLog(SaveConfigCallback):
                     f"{file.parent} was trained with {name}={before.get(name)}, and not {value}: "
                     "put back what it was, or use another trainer.logger.version"
                 )
+        if trainer.datamodule.changes:
+            raise UserError(f"{trainer.datamodule.changes}: put the data back, or train a new run")
 
     def on_train_start(
         self,

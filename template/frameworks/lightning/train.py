@@ -106,6 +106,12 @@ class CLI(LightningCLI):
             # a checkpoint cannot execute code; Lightning's default trusts one from a URL
             options.weights_only = True
         Data.saved_spec = saved_spec(options)
+        last = run_folder(options) / "checkpoints/last.ckpt"
+        begins = self.subcommand == "fit" and not options.ckpt_path
+        # SLURM starts a requeued job by the same command
+        if begins and last.exists() and "SLURM_JOB_ID" not in os.environ:
+            resume = "resume it with --ckpt_path last"
+            raise UserError(f"{last} exists: {resume}, or use another trainer.logger.version")
         torch.set_float32_matmul_precision(options.float32_matmul_precision)
         torch.backends.cudnn.allow_tf32 = options.float32_matmul_precision != "highest"
 
@@ -134,16 +140,18 @@ def saved_spec(options: Namespace) -> dict[str, Any] | None:
     """Return the `Spec` in the checkpoint that will be loaded, if there is one."""
     path = options.get("ckpt_path")
     if path == "last":
-        logger: Any = options.get("trainer.logger.init_args") or {}
-        folder = Path(
-            logger.get("save_dir", ""), logger.get("name") or "", f"{logger.get('version')}"
-        )
-        checkpoints = folder.glob("checkpoints/last*.ckpt")
+        checkpoints = run_folder(options).glob("checkpoints/last*.ckpt")
         path = max(checkpoints, key=lambda file: file.stat().st_mtime, default=None)
     if path is None or not Path(path).is_file():
         return None
     spec: dict[str, Any] = load_checkpoint(path)["Data"]["spec"]
     return spec
+
+
+def run_folder(options: Namespace) -> Path:
+    """Return the folder of the run that the logger has as its version."""
+    logger: Any = options.get("trainer.logger.init_args") or {}
+    return Path(logger.get("save_dir", ""), logger.get("name") or "", f"{logger.get('version')}")
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:

@@ -147,8 +147,7 @@ def about_best(run_folder: Path) -> str:
     record = _best(run_folder / "checkpoints")
     if not record:
         return "the newest checkpoint, as no validation was recorded"
-    which = {"min": "lowest", "max": "highest"}[record["mode"]]
-    return f"step {record['step']:,}, with the {which} {record['monitor']}: {record['value']:.4g}"
+    return f"step {record['step']:,}, with the best {record['monitor']}: {record['value']:.4g}"
 
 
 def load_weights(run_folder: str | Path) -> dict[str, Tensor]:

@@ -122,6 +122,14 @@ def _commit() -> str:
     return ""
 
 
+def note_changes(folder: Path, samples: int) -> None:
+    """Say on stderr if there are not as many training samples as the run had."""
+    before = read(folder).get("trained_with", {}).get("training samples", samples)
+    if samples != before:
+        changed = f"the data have {samples:,} training samples, and had {before:,} in the run"
+        print(changed, file=sys.stderr)
+
+
 def finished_at(folder: Path, cfg: Any) -> int | None:
     """Return the last step of a run that ended with the same options, else None."""
     summary = read(folder, SUMMARY)

@@ -155,7 +155,7 @@ class MLP(nn.Module):
     ) -> tuple[Tensor, Metrics]:
         """Return the mean loss, and each metric's sum over the batch with its count."""
         if self.training and len(targets) == 1:
-            raise UserError("train.batch_size is 1: BatchNorm needs 2 rows or more")
+            raise UserError("a batch has 1 row: BatchNorm needs 2 or more, so raise batch_size")
         logits = self.logits(numbers, codes)
         if self.classifies:
             return self.classification(logits, targets)

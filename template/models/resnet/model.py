@@ -186,7 +186,7 @@ class ResNet(nn.Module):
         """Return the mean loss, and each metric's sum over the batch with the number of samples."""
         if self.training and len(images) == 1 and images.shape[-1] <= self.stride:
             raise UserError(
-                "train.batch_size is 1: BatchNorm needs 2 images or more, or a larger data.size"
+                "a batch has 1 image: BatchNorm needs 2 or more, so raise batch_size or data.size"
             )
         logits = self.predict(images)
         loss = F.cross_entropy(

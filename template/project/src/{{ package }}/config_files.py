@@ -135,6 +135,8 @@ def _as_text(value: Any, kind: Any) -> str:
     is_null = value in (None, "null")
     if is_null and NoneType not in kinds:
         raise ValueError("needs a value, not null")
+    if re.fullmatch(r"[\d:]+:\d+", str(value)) and not {str, Path}.intersection(kinds):
+        raise ValueError(f"is {value}, which YAML reads as a number of seconds: give a number")
     takes_list = any(get_origin(part) in (list, tuple) for part in kinds)
     if takes_list and isinstance(value, str) and not is_null:
         value = _Loader(value).get_single_data() if value.startswith("[") else [value]
