@@ -167,8 +167,11 @@ def _find_header(
     cfg: Format,
 ) -> tuple[list[str], str]:
     """Return the names of the columns, "" for those without, and what separates them."""
-    first_lines = islice(io.StringIO(text, newline=None), 20)
-    lines = [line for line in first_lines if line.strip()]
+    end = 0
+    for _ in range(20):
+        end = text.find("\n", end) + 1 or len(text)
+    first_lines = io.StringIO(text[:end], newline=None)
+    lines = [line for line in islice(first_lines, 20) if line.strip()]
     if not lines:
         raise UserError(f"cannot read the table {file} (it is empty)")
     names = [cfg.separator] if cfg.separator != "auto" else list(SEPARATORS)
@@ -345,13 +348,14 @@ def unusual_values(
     The numbers (n, columns) are standardized.
     """
     found = []
-    for column, name, center, width in zip(numbers.T, names, mean, std, strict=True):
-        for extreme in (column.min(), column.max()):
+    for extremes in (numbers.amin(0), numbers.amax(0)):
+        columns = zip(numbers.T, extremes, names, mean, std, strict=True)
+        for column, extreme, name, center, width in columns:
             value = f"{float(extreme) * width + center:.6g}"
-            others = column[column != extreme]
-            if not len(others) or not re.fullmatch("-99+|999+", value):
+            if not re.fullmatch("-99+|999+", value):
                 continue
-            if (others - extreme).abs().min() > others.max() - others.min():
+            others = column[column != extreme]
+            if len(others) and (others - extreme).abs().min() > others.max() - others.min():
                 found.append(f"{value} in {name}")
     return [f"empty these cells if they stand for missing values: {listed(found)}"] * bool(found)
 

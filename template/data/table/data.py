@@ -203,7 +203,7 @@ def read_table(
                 "add the column to data.ignore"
             )
         columns[name] = tidy(column)
-    return pd.DataFrame(columns, index=table.index)
+    return pd.DataFrame(columns, index=table.index, copy=False)
 
 
 # Splits
@@ -435,7 +435,7 @@ def _check_varies(
 ) -> None:
     if target.nunique() < 2:
         raise UserError(
-            f"the target {target.name} is {target.iloc[0]} in each row for {split} "
+            f"the target {target.name} is {as_texts(target).iloc[0]} in each row for {split} "
             f"({len(target)} rows): add rows, change data.val_fraction, or set data.target"
         )
 

@@ -175,13 +175,17 @@ def describe(checkpoint: dict[str, Any]) -> str:
 
 
 def check_files(words: list[str]) -> None:
-    """Refuse a YAML file with a section that stands twice, or without its keys."""
+    """Refuse a YAML file with a section that stands twice, or is empty."""
     for word, following in pairwise([*words, ""]):
         if not word.startswith("--config"):
             continue
         file = following if word == "--config" else word.removeprefix("--config=")
         sections = load(file)
-        own = {name: sections.get(name) for name in ("model", "data", "trainer")}
+        if not sections:
+            raise UserError(f"{file} is empty: leave out --config {file}")
+        own = {name: sections[name] for name in ("model", "data", "trainer") if name in sections}
+        if None in own.values():
+            raise UserError(f"{file} has a section without keys: remove it, or add keys")
         flat(own, f" in {file}")
 
 

@@ -24,11 +24,11 @@ SHOW = ("-h", "--help", "--print_config")
 IN_WORDS = {
     int: "a whole number",
     float: "a number",
-    str: "text",
+    str: "text, in quotes",
     Path: "a path",
     NoneType: "null",
-    tuple: "a list",
-    list: "a list",
+    tuple: 'a list, such as ["a", "b"]',
+    list: 'a list, such as ["a", "b"]',
     dict: "a dict",
 }
 """What a value of a type may be."""
