@@ -91,8 +91,8 @@ def test_own_images_and_masks_are_loaded(tmp_path: Path) -> None:
     assert len(train) + len(val) == 10
     assert spec.classes == ("0", "3")
     read, classes = data.describe(train, val, spec)
-    assert read == "8 + 2 images with masks (training + validation)"
-    assert classes.startswith("2 classes with their shares of the training pixels: 0 3")
+    assert read == "8 + 2 images with masks for training + validation"
+    assert classes.startswith("2 classes with their shares of the training pixels: 0 (3")
     images, masks = train.__getitems__([5, 0, 3])
     assert images.shape == (3, 3, 40, 40)
     assert masks.unique().tolist() == [
