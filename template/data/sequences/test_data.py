@@ -72,7 +72,7 @@ def test_text_is_the_default_and_targets_are_shifted_by_one() -> None:
 def test_the_end_of_your_own_text_is_for_validation_and_the_test(tmp_path: Path) -> None:
     for number in range(4):
         file = tmp_path / f"{number}.txt"
-        file.write_bytes(bytes([number]) * 100)
+        file.write_bytes(bytes([number + 1]) * 100)
     cfg = data.DataConfig(
         path=tmp_path,
         context=9,
@@ -87,9 +87,9 @@ def test_the_end_of_your_own_text_is_for_validation_and_the_test(tmp_path: Path)
         tokens = split.tensors[0].unique()
         splits.append(tokens.tolist())
     assert splits == [
-        [0, 1],
-        [2],
+        [1, 2],
         [3],
+        [4],
     ]
     assert data.load_test(data.DataConfig()) is None
 
