@@ -55,7 +55,7 @@ def prepare(folder: Path, python: str = "") -> None:
             "--no-compile",
             "--upgrade",
             "--only-binary=:all:",
-            f"--target={folder / 'site-packages'}",
+            f"--target={folder / 'site'}",
             f"--python-version={python}",
             "--implementation=cp",
         ]

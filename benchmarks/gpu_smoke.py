@@ -255,7 +255,7 @@ def ask_all(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch._dynamo", "jsonargparse", "gpu_answer"])
     programs = sys.path[0]
-    site = str(smoke.folder / "site-packages")
+    site = str(smoke.folder / "site")
     sys.path.append(site)
     folders = [programs, str(Path(__file__).parent), site]
     os.environ["PYTHONPATH"] = os.pathsep.join(folders)
