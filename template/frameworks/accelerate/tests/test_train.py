@@ -54,17 +54,19 @@ def test_loss_falls_and_evaluate_agrees(tmp_path: Path) -> None:
 
 
 def test_run_that_is_killed_resumes_to_the_same_end(tmp_path: Path, whole: Path) -> None:
-    assert run_ranks(train_until_killed, tmp_path, ranks=1) == [-signal.SIGKILL]
-    assert state(tmp_path)["step"] == 4
+    for before, step in ((4, 8), (8, 12)):
+        killed = run_ranks(train_until_killed, tmp_path, f"step-{step:08d}", ranks=1)
+        assert killed == [-signal.SIGKILL]
+        assert state(tmp_path)["step"] == before
     check_end(tmp_path, whole)
 
 
-def train_until_killed(folder: Path) -> None:
-    """Train until the second checkpoint is written but not renamed, and kill this process."""
+def train_until_killed(folder: Path, checkpoint: str) -> None:
+    """Train until a checkpoint is written but not renamed, and kill this process."""
     rename = os.rename
 
     def kill_or_rename(old: Path, new: Path) -> None:
-        if new.name == "step-00000008":
+        if new.name == checkpoint:
             os.kill(os.getpid(), signal.SIGKILL)
         rename(old, new)
 

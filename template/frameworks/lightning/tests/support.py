@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -103,7 +104,8 @@ def run_ranks(
     They are forks of a process that has imported Lightning, as that takes seconds, and has not
     asked for a GPU, as CUDA does not work in a fork of one that has.
     """
-    context = multiprocessing.get_context("forkserver")
+    method = "forkserver" if sys.platform == "linux" else "spawn"
+    context: Any = multiprocessing.get_context(method)
     context.set_forkserver_preload([f"{PACKAGE}.train"])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -111,16 +113,19 @@ def run_ranks(
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "WORLD_SIZE": f"{ranks}"}
     processes = []
     for rank in range(ranks):
-        variables = shared | {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"}
+        variables = os.environ | shared | {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"}
         processes.append(context.Process(target=run_rank, args=(variables, action, arguments)))
     try:
         for process in processes:
             process.start()
-        for process in processes:
-            process.join()
+        running = processes
+        while running and not any(process.exitcode for process in processes):
+            wait([process.sentinel for process in running])
+            running = [process for process in running if process.is_alive()]
     finally:
-        for process in processes:
+        for process in processes:  # a rank waits for one that has failed
             process.kill()
+            process.join()
     return [process.exitcode for process in processes]
 
 
@@ -130,7 +135,8 @@ def run_rank(
     arguments: tuple[object, ...],
 ) -> None:
     """Run an action in this process."""
-    os.environ |= variables
+    os.environ.clear()  # the process that forks has those of its first use
+    os.environ.update(variables)
     action(*arguments)
 
 

@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -89,7 +91,8 @@ def run_ranks(
     They are forks of a process that has imported torch, as that takes seconds, and has not asked
     for a GPU, as CUDA does not work in a fork of one that has. The last argument is their `World`.
     """
-    context = multiprocessing.get_context("forkserver")
+    method = "forkserver" if sys.platform == "linux" else "spawn"
+    context: Any = multiprocessing.get_context(method)
     # AdamW imports torch._dynamo
     context.set_forkserver_preload([f"{PACKAGE}.train", "torch._dynamo"])
     with socket.socket() as free:
@@ -103,11 +106,14 @@ def run_ranks(
     try:
         for process in processes:
             process.start()
-        for process in processes:
-            process.join()
+        running = processes
+        while running and not any(process.exitcode for process in processes):
+            wait([process.sentinel for process in running])
+            running = [process for process in running if process.is_alive()]
     finally:
-        for process in processes:
+        for process in processes:  # a rank waits for one that has failed
             process.kill()
+            process.join()
     return [process.exitcode for process in processes]
 
 
@@ -117,7 +123,8 @@ def run_rank(
     arguments: tuple[object, ...],
 ) -> None:
     """Run an action in this process."""
-    os.environ |= variables
+    os.environ.clear()  # the process that forks has those of its first use
+    os.environ.update(variables)
     with init("cpu") as world:
         action(*arguments, world)
 
