@@ -329,6 +329,7 @@ def test_resumed_run_with_other_options_is_one_line(
         "/a/checkpoints/last.ckpt exists: resume it with --ckpt_path last, or use "
         "another trainer.logger.version"
     )
+    p.run(tmp_path, "--trainer.fast_dev_run=true")  # which saves nothing
     for option in ("model.lr=0.5", "data.val_fraction=0.5", "trainer.gradient_clip_val=9.0"):
         with pytest.raises(SystemExit):
             p.run(tmp_path, f"--{option}", "--ckpt_path=last")

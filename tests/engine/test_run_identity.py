@@ -140,6 +140,14 @@ def test_longer_run_on_purpose(p: Package, tmp_path: Path) -> None:
         p.train_here(tmp_path, *SIX)
 
 
+def test_home_folder_of_an_older_record_is_that_of_now(p: Package, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"trained_with": {"data.path": "~/photos"}}')
+    home = Path.home()
+    p.record.check(tmp_path, p.config.BaseConfig(), {"data.path": f"{home}/photos"})
+    with pytest.raises(p.errors.UserError, match=f"data.path=.{home}/photos., and not .{home}/x"):
+        p.record.check(tmp_path, p.config.BaseConfig(), {"data.path": f"{home}/x"})
+
+
 def test_option_that_is_newer_than_the_run_had_its_default(p: Package, tmp_path: Path) -> None:
     unfinished(p, tmp_path)
     file = tmp_path / "a/config.json"

@@ -71,7 +71,7 @@ def create(
     incomplete.
     """
     place = target.absolute()
-    missing = [folder for folder in place.parents if not folder.exists()]
+    missing = [folder for folder in place.parents if not os.path.lexists(folder)]
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder(place.parent, place.name) as scratch:

@@ -107,9 +107,10 @@ class CLI(LightningCLI):
             options.weights_only = True
         Data.saved_spec = saved_spec(options)
         last = run_folder(options) / "checkpoints/last.ckpt"
-        begins = self.subcommand == "fit" and not options.ckpt_path
+        saves = self.subcommand == "fit" and not options.trainer.fast_dev_run
         # SLURM starts a requeued job by the same command
-        if begins and last.exists() and "SLURM_JOB_ID" not in os.environ:
+        starts_anew = saves and not options.ckpt_path and "SLURM_JOB_ID" not in os.environ
+        if starts_anew and last.exists():
             resume = "resume it with --ckpt_path last"
             raise UserError(f"{last} exists: {resume}, or use another trainer.logger.version")
         torch.set_float32_matmul_precision(options.float32_matmul_precision)
@@ -183,7 +184,8 @@ def check_files(words: list[str]) -> None:
         sections = load(file)
         if not sections:
             raise UserError(f"{file} is empty: leave out --config {file}")
-        own = {name: sections[name] for name in ("model", "data", "trainer") if name in sections}
+        read = ("model", "data", "trainer")
+        own = {name: keys for name, keys in sections.items() if name in read}
         if None in own.values():
             raise UserError(f"{file} has a section without keys: remove it, or add keys")
         flat(own, f" in {file}")

@@ -1,6 +1,7 @@
 """A run is what it was trained with: config.json, and what a resumed run must have in common."""
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -61,6 +62,8 @@ def check(
     changes = []
     for key, value in now.items():
         old = before.get(key, _default(cfg, key, value))
+        if isinstance(old, str):
+            old = os.path.expanduser(old)  # as 0.4.0 recorded a path
         if before and old != value:
             changes.append(f"{key}={json.dumps(old)}, and not {json.dumps(value)}")
     if changes:
