@@ -173,6 +173,15 @@ HOSTILE = {
         "error: data.path=ROOT has the folder my_Test-1 with subfolders, as if it were a split: "
         "name the folders of the splits train, val and test, or rename the class",
     ),
+    "class with the name of a split": (
+        eight("training bus/city", "steam train/old", "tram"),
+        "3 classes: steam train (7 + 1), training bus (5 + 3), tram (7 + 1); "
+        "classes with subfolders: steam train, training bus",
+    ),
+    "splits with such a class": (
+        eight("train/train/old", "train/bus/old", "val/train/old", "val/bus/old"),
+        "2 classes: bus (8 + 8), train (8 + 8); classes with subfolders: bus, train",
+    ),
     "train is a class": (eight("train", "bus"), "2 classes: bus (6 + 2), train (6 + 2)"),
     "class of one image": (
         ["a/0.png", *eight("b")],

@@ -391,20 +391,24 @@ def test_split_stays_when_pairs_come_and_go(p: Package, tmp_path: Path) -> None:
         (("train", "Val"), (6, 6, 0)),
         (("training", "testing"), (4, 2, 6)),
         (("train", "other"), (11, 1, 0)),
+        (("train", "val", "extra"), (4, 4, 0)),
+        (("train", "val", "."), (4, 4, 0)),
     ],
 )
 def test_folders_of_splits_are_the_splits(
-    p: Package, tmp_path: Path, folders: tuple[str, str], sizes: tuple[int, int, int]
+    p: Package, tmp_path: Path, folders: tuple[str, ...], sizes: tuple[int, int, int]
 ) -> None:
     root = make_pairs(tmp_path, values(0, 1))
     for kind, number in product(("images", "masks"), range(12)):
-        folder = root / kind / folders[number % 2]
+        folder = root / kind / folders[number % len(folders)]
         folder.mkdir(exist_ok=True)
         (root / kind / f"{number}.png").rename(folder / f"{number}.png")
     cfg = p.data.DataConfig(path=root, size=16)
-    train, val, _ = p.data.load(cfg)
+    train, val, spec = p.data.load(cfg)
     test = p.data.load_test(cfg) or ()
     assert (len(train), len(val), len(test)) == sizes
+    said = "4 files left out (images in no folder of a split)"
+    assert (said in p.data.describe(train, val, spec)[0]) == (sum(sizes) < 12)
 
 
 def test_classes_are_those_of_the_run(p: Package, tmp_path: Path) -> None:

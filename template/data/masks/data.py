@@ -261,6 +261,8 @@ def _read(cfg: DataConfig) -> tuple[dict[str, Pair], list[str]]:
     masks, more = _find_images(root / "masks")
     _check_partners(images, masks, root)
     indices = _divide(list(images), cfg)
+    count = len(images) - sum(map(len, indices.values()))
+    others += ["images in no folder of a split"] * count
 
     def read(name: str) -> Pair:
         return read_pair(images[name], masks[name], cfg)
@@ -324,12 +326,16 @@ def _divide(
 ) -> dict[str, list[int]]:
     """Divide images by their folders, or by a hash of their names: other images do not move them.
 
-    Without a folder of validation images, the hash takes them from those for training.
+    Beside folders of splits, others are left out. Without a folder of validation images, the hash
+    takes them from those for training.
     """
     indices: dict[str, list[int]] = {"train": [], "val": [], "test": []}
-    folders = [SPLIT_FOLDERS.get(name.partition("/")[0].lower()) for name in names]
-    has_folders = None not in folders and len(set(folders)) > 1
+    first = [name.rpartition("/")[0].partition("/")[0] for name in names]
+    folders = [SPLIT_FOLDERS.get(folder.lower()) for folder in first]
+    has_folders = len({*folders} - {None}) > 1
     for index, (name, folder) in enumerate(zip(names, folders, strict=True)):
+        if has_folders and not folder:
+            continue
         split = split_at(place_of(name), cfg.val_fraction, 0 if has_folders else cfg.test_fraction)
         if has_folders and (folder != "train" or "val" in folders):
             split = str(folder)

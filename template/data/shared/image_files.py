@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def _find_images(
     """Return the images of each split; without folders of splits, all are for training."""
     splits: Splits = {"train": [], "val": [], "test": []}
     others = []
-    deeper = set()
+    deeper: dict[str, set[str]] = {}
     for file in find_files(root):
         parts = file.relative_to(root).parts
         split = "train"
@@ -119,21 +120,27 @@ def _find_images(
             name = parts[0] if labels else "image"
             splits[split].append((file, name))
             if labels and len(parts) > 2:
-                deeper.add(name)
+                deeper.setdefault(name, set()).add(parts[1])
         else:
             others.append("images in no class folder" if is_image else file.suffix.lower())
-    return splits, [*left_out(others), *_with_subfolders(sorted(deeper), root)]
+    if not folders:
+        _refuse_splits(deeper, root)
+    notes = left_out(others)
+    if deeper:
+        notes.append(f"classes with subfolders: {', '.join(sorted(deeper)[:5])}")
+    return splits, notes
 
 
-def _with_subfolders(classes: list[str], root: Path) -> list[str]:
-    """Return a line on classes with subfolders; refuse the names of splits."""
-    for name in classes:
-        if SPLIT_FOLDERS.keys() & set(re.split(r"[^a-z]+", name.lower())):
+def _refuse_splits(deeper: dict[str, set[str]], root: Path) -> None:
+    """Refuse a class named like a split that has a subfolder of the same name as another class."""
+    counts = Counter(chain.from_iterable(deeper.values()))
+    for name, inner in sorted(deeper.items()):
+        is_shared = any(counts[subfolder] > 1 for subfolder in inner)
+        if is_shared and SPLIT_FOLDERS.keys() & set(re.split(r"[^a-z]+", name.lower())):
             raise UserError(
                 f"data.path={root} has the folder {name} with subfolders, as if it were a split: "
                 "name the folders of the splits train, val and test, or rename the class"
             )
-    return [f"classes with subfolders: {', '.join(classes[:5])}"] if classes else []
 
 
 def _divide(
