@@ -277,6 +277,8 @@ GOOD = csv_of(once(5))
         (csv_of(lambda row: f"0{row % 4}7"), {}, "2 columns: 0 numbers, 2 categories (a, c)"),
         (csv_of(lambda row: 1000 + row % 4, "0{}".format), {"task": "regression"}, "has the mean"),
         (csv_of(once(5), lambda row: f"00{row % 3}"), {}, "3 classes: 000 ("),
+        (csv_of(lambda row: f"0{row % 4}7 " if row else ""), {}, "2 columns: 0 numbers, 2 categ"),
+        (csv_of(lambda row: row / 4 if row else "00"), {}, "2 columns: 1 numbers, 1 categories"),
         (csv_of(lambda row: f"0.{row}"), {}, "2 columns: 1 numbers, 1 categories (c)"),
         (csv_of(once(-999)), {}, "if they stand for missing values: -999 in a"),
         (csv_of(lambda row: 9999 if row % 4 else row / 9), {}, "missing values: 9999 in a"),
@@ -364,9 +366,10 @@ def test_own_file_is_understood(
         (
             GOOD.replace("a,c,label,id", "3,2024-01-01,5.5,7"),
             {},
-            "the first row of FILE has values (",
+            "the first row of FILE has values (3, 2024-01-01, 5.5, 7): add a row with the names of "
+            "the columns above it or, if these are the names, begin them with a letter",
         ),
-        (GOOD.replace("u,x", "\0,x"), {}, "FILE is binary: give a text file, or set data.encod"),
+        (GOOD.replace("u,x", "\0,x"), {}, "FILE is binary: set data.encoding, or remove"),
         (GOOD, {"path": Path("~nobody-here/a.csv")}, "data.path=~nobody-here/a.csv does not ex"),
         (csv_of(once("1e39")), {}, "column a: 1e+39 in row 7 is too large: correct it"),
         (csv_of(once("-inf")), {}, "column a: -inf in row 7 is too large: correct it"),

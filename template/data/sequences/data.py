@@ -43,26 +43,30 @@ SYSTEM_FILES = {"__MACOSX", "Thumbs.db", "desktop.ini"}
 """Files and folders that an operating system makes."""
 DAYS = (
     "%d.%m.%Y",
-    "%d.%m.%y",
     "%m/%d/%Y",
-    "%m/%d/%y",
     "%d/%m/%Y",
-    "%d/%m/%y",
     "%d-%m-%Y",
     "%m-%d-%Y",
     "%d %b %Y",
-    "%d %B %Y",
     "%d-%b-%Y",
-    "%d-%b-%y",
     "%b %d, %Y",
+)
+FIRST_DAYS = (
+    "%d.%m.%y",
+    "%m/%d/%y",
+    "%d/%m/%y",
+    "%d-%b-%y",
+    "%d %B %Y",
     "%B %d, %Y",
     "%m/%Y",
     "%b %Y",
     "%b-%y",
     "%B %Y",
 )
+"""Forms that are dates in the first column only: in others, months may repeat."""
 TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
-DATE_FORMATS = ("ISO8601", *map("".join, product(DAYS, TIMES)))
+FORMS = ("ISO8601", *map("".join, product(DAYS, TIMES)))
+FIRST_FORMS = (*FORMS, *map("".join, product(FIRST_DAYS, TIMES)))
 
 Batch = tuple[Tensor, ...]
 
@@ -462,18 +466,29 @@ def _find_columns(
         elif column.notna().any():
             names.append(str(name))
     is_first = names[:1] == [table.columns[0]]
-    if is_first and _counts_rows(table[names[0]], is_only=len(names) == 1):
+    if is_first and _counts_rows(table[names[0]], len(names) == 1, dates is not None):
         return names[1:]
     return names
 
 
-def _counts_rows(column: "pd.Series[Any]", is_only: bool) -> bool:
-    """Whether these are whole numbers that rise, or others with equal steps, such as times."""
+def _counts_rows(
+    column: "pd.Series[Any]",
+    is_only: bool,
+    has_dates: bool,
+) -> bool:
+    """Whether these are whole numbers that rise, or others with equal steps, such as times.
+
+    Beside dates, a few may not rise.
+    """
     steps = column.diff()[1:]
-    has_equal_steps = not is_only and len(steps) > 0 and np.allclose(steps, steps.iloc[0])
-    if steps.empty or not ((column % 1 == 0).all() or has_equal_steps):
+    if steps.empty:
+        return False
+    has_equal_steps = not is_only and np.allclose(steps, steps.iloc[0], atol=0)
+    if not ((column % 1 == 0).all() or has_equal_steps):
         return False
     rises = steps > 0
+    if has_dates:
+        return bool(rises.mean() > 0.9)
     if 0.9 < rises.mean() < 1 or (steps < 0).mean() > 0.9:
         row = first_row(~rises)
         raise UserError(
@@ -486,14 +501,14 @@ def _counts_rows(column: "pd.Series[Any]", is_only: bool) -> bool:
 
 def _find_dates(table: pd.DataFrame) -> "pd.Series[pd.Timestamp] | None":
     """Return the first column of dates; refuse one in which they do not rise."""
-    for name in table:
+    for place, name in enumerate(table):
         column = table[name]
         if is_numeric_dtype(column):
-            if not column.between(19000101, 21001231).all():
+            if place > 0 or not column.dropna().between(19000101, 21001231).all():
                 continue
             column = as_texts(column)  # 20240131 may be a date
         parsed = []
-        for form in DATE_FORMATS:
+        for form in FORMS if place > 0 else FIRST_FORMS:
             if _parse_dates(column.head(100), form).notna().mean() > 0.5:
                 parsed.append(_parse_dates(column, form))
         if parsed:  # 1/2/2024 has two formats
@@ -520,13 +535,18 @@ def _parse_dates(
     texts: "pd.Series[str]",
     form: str,
 ) -> "pd.Series[pd.Timestamp]":
+    """Return dates without a time zone; NaT for other texts, such as the digits of a code."""
+    is_code = texts.str.isdigit() & (texts.str.len() != 8)
     dates = pd.to_datetime(
-        texts,
+        texts.mask(is_code),
         format=form,
         errors="coerce",
         utc=True,
-    )
-    return dates.dt.tz_localize(None)
+    ).dt.tz_localize(None)
+    if "%y" in form:  # 60 is read as 2060
+        is_late = dates > pd.Timestamp.now() + pd.DateOffset(years=5)
+        dates = dates.mask(is_late, dates - pd.DateOffset(years=100))
+    return dates
 
 
 def _check_dates(dates: "pd.Series[pd.Timestamp]") -> None:

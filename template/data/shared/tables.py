@@ -30,7 +30,7 @@ WITH_UNIT = rf"[$€£¥]\s?{NUMBER}|{NUMBER}\s?{UNIT}"
 VALUE = re.compile(r"[-+.,:/\s0-9]+")
 """A number, a date or a time, which is no name of a column, unless it is a whole number."""
 SAMPLE = 10_000
-"""Rows of CSV in which a whole number with a leading zero, such as 01234, makes a column text."""
+"""Rows of CSV that show which columns are codes."""
 
 
 class Format(Protocol):
@@ -89,7 +89,7 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
     if all(map(VALUE.fullmatch, given)) and not all(map(str.isdigit, given)):
         raise UserError(
             f"the first row of {file} has values ({listed(given)}): add a row with the names of "
-            "the columns above it"
+            "the columns above it or, if these are the names, begin them with a letter"
         )
     # pandas needs a name for each column
     names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
@@ -105,7 +105,7 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
         "low_memory": False,
     }
     first: pd.DataFrame = pd.read_csv(io.BytesIO(content), nrows=SAMPLE, dtype=str, **options)
-    codes = [name for name in names if first[name].str.fullmatch("0[0-9]+").any()]
+    codes = [name for name in names if _are_codes(first[name].dropna())]
     dtypes = dict.fromkeys(codes, str)
     table: pd.DataFrame = pd.read_csv(io.BytesIO(content), dtype=dtypes, **options)
     table = table.set_axis(pd.RangeIndex(2, len(table) + 2))
@@ -120,6 +120,13 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
     if table.iloc[:, last].isna().any():  # also where a row ends before
         _refuse_short_rows(file, text, separator, last + 1)
     return table[named]
+
+
+def _are_codes(cells: "pd.Series[str]") -> bool:
+    """Whether all cells are whole numbers, and some have a leading zero, such as 01234."""
+    numbers = cells.str.strip()
+    has_zero = numbers.str.fullmatch("0[0-9]+").any()
+    return bool(has_zero and numbers.str.fullmatch("[0-9]+").all())
 
 
 def _refuse_short_rows(
@@ -150,14 +157,14 @@ def decode(
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{file} is not {encoding} at byte {error.start}: set data.encoding"
+            f"{file} is not {encoding} at byte {error.start}: set data.encoding, or remove the file"
         ) from None
     except LookupError:
         raise UserError(
             f"data.encoding={encoding} is none of Python's: give utf-8, latin-1 or utf-16"
         ) from None
     if "\0" in text:
-        raise UserError(f"{file} is binary: give a text file, or set data.encoding")
+        raise UserError(f"{file} is binary: set data.encoding, or remove the file")
     return text.removeprefix("\ufeff")
 
 
