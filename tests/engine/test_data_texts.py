@@ -123,6 +123,16 @@ UNDERSTOOD: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
     "an upper-case suffix": ("a.CSV", CSV.encode(), ("a", "b")),
     "tabs": ("a.tsv", CSV.replace(",", "\t").encode(), ("a", "b")),
     "semicolons": ("a.csv", CSV.replace(",", ";").encode(), ("a", "b")),
+    "separators in names": (
+        "a.tsv",
+        CSV.replace(",", "\t\t").replace("\t\t", "\t(raw, clean, long, short)\t", 1).encode(),
+        ("a", "b"),
+    ),
+    "separators in quoted names": (
+        "a.csv",
+        CSV.replace(",", ";;").replace(";;", ';"title, or, headline";', 1).encode(),
+        ("a", "b"),
+    ),
     "tabs in CSV": ("a.csv", CSV.replace(",", "\t").encode(), ("a", "b")),
     "blank rows": (
         "a.csv",
@@ -313,8 +323,9 @@ def test_wrong_options_are_one_line(
     expect("data.test_fraction is 0.5: .* leaves no texts", val_fraction=0.5, test_fraction=0.5)
 
 
-def test_quotes_between_tabs_are_text(p: Package, tmp_path: Path) -> None:
-    rows = CSV.replace(",", "\t").replace("text 3", '"text 3').replace("text 7", '"text 7"  ')
+@pytest.mark.parametrize("end", ['text 7"  ', 'text 7"'])
+def test_quotes_between_tabs_are_text(p: Package, tmp_path: Path, end: str) -> None:
+    rows = CSV.replace(",", "\t").replace("text 3\t", '"text 3\t').replace("text 7", end)
     (tmp_path / "a.tsv").write_text(rows)
     cfg = p.data.DataConfig(path=tmp_path / "a.tsv", vocabulary=300, length=16)
     train, val, spec = p.data.load(cfg)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,8 @@ import pandas as pd
 from .errors import UserError
 
 SEPARATORS = {".csv": ",;\t|", ".tsv": "\t,;|"}
-"""What may separate cells: the one that the first row has most of, or else the first one."""
+"""What may separate cells: the one that the first row has most of, or else the first one; with
+.tsv, the tab if the first row has one."""
 SUFFIXES = (*SEPARATORS, ".jsonl", ".parquet")
 
 
@@ -65,8 +67,10 @@ def _read_text(file: Path, encoding: str) -> str:
 
 def _parse_csv(text: str, separators: str) -> pd.DataFrame:
     """Return the rows below the one with the names, which is the first; cells are text."""
-    header = text.partition("\n")[0]
-    separator = max(separators, key=header.count)
+    header = re.sub('"[^"]*"', "", text.partition("\n")[0])
+    separator = separators[0]
+    if separator != "\t" or "\t" not in header:
+        separator = max(separators, key=header.count)
     try:
         rows = _split(text, separator, csv.QUOTE_MINIMAL)
     except ValueError:
@@ -92,7 +96,8 @@ def _split(
 ) -> dict[int, list[str]]:
     """Return the cells of the rows that are not empty, by their numbers.
 
-    Quotes within a cell that do not follow the rules would silently join rows.
+    Quotes that do not follow the rules are an error, and between tabs a cell with a tab and a line
+    break: they may join rows.
     """
     csv.field_size_limit(2**31 - 1)
     reader = csv.reader(
@@ -104,6 +109,8 @@ def _split(
     rows = {}
     try:
         for number, row in enumerate(reader, 1):
+            if separator == "\t" and any("\t" in cell and "\n" in cell for cell in row):
+                raise csv.Error("quotes join rows")
             if any(row):
                 rows[number] = row
     except csv.Error as error:
