@@ -252,6 +252,7 @@ def test_ranks_have_a_backend_for_tensors_on_the_cpu(
         torch.distributed, "init_process_group", lambda given, **_: joined.append(given)
     )
     store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    store.set("joined-1", "")
     module = import_module("torch.distributed.rendezvous")
     monkeypatch.setattr(module, "rendezvous", lambda *_, **__: iter([(store, 0, 2)]))
     with p.distributed.init("auto") as world:

@@ -300,7 +300,16 @@ class Made:
 
 
 @pytest.mark.slow
-def test_rank_that_never_joins_is_missed(p: Package, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_store", [False, True])
+def test_rank_that_never_joins_is_missed(p: Package, tmp_path: Path, has_store: bool) -> None:
+    """With the store of rank 0, and with one of the launcher, as torchrun has it."""
+    distributed: Any = torch.distributed
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    launcher: dict[str, Any] = {
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
     change = "import runpy, sys; from datetime import timedelta; sys.argv = sys.argv[1:]; "
     change += f"from {p.name} import distributed; distributed.JOIN = timedelta(seconds=4); "
     file = tmp_path / "soon.py"
@@ -312,6 +321,7 @@ def test_rank_that_never_joins_is_missed(p: Package, tmp_path: Path) -> None:
         *program,
         *p.arguments(tmp_path),
         ranks=2,
+        **(launcher if has_store else {}),
     )
     done = run.finish(MINUTE)
     assert [process.exitcode for process in run.processes] == [1, 0]

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .errors import Stopped, UserError, launched_rank
 
-JOIN = timedelta(seconds=120)
+JOIN = timedelta(seconds=90)
 """Ranks start at about the same time, as a launcher starts them."""
 
 
@@ -146,6 +146,9 @@ def _join(world: World) -> None:
         backend = f"cpu:gloo,{gpu.type}:{dist.get_default_backend_for_device(gpu)}"
     try:
         store, rank, size = next(rendezvous("env://", world.rank, world.size, timeout=JOIN))
+        # torchrun's store is there at once; without this, the group waits for half an hour
+        store.set(f"joined-{rank}", "")
+        store.wait([f"joined-{number}" for number in range(size)], JOIN)
         store.set_timeout(default_pg_timeout)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, device_id=gpu)
     except dist.DistError as error:
