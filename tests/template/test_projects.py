@@ -36,7 +36,7 @@ TESTED = [name for name in MODULES if EVERY or name not in TRACKERS[1:]]
 WITH_RANKS = [
     name
     for name in TESTED
-    if "run_ranks" in (TEMPLATE / f"components/{name}/test_component.py").read_text()
+    if "run_group" in (TEMPLATE / f"components/{name}/test_component.py").read_text()
 ]
 """Those whose tests start ranks; in one process, they import torch once for all of them."""
 OTHERS = [name for name in TESTED if name not in WITH_RANKS]

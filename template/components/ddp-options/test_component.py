@@ -10,7 +10,7 @@ from ..components import ddp_options
 from ..components.ddp_options import DdpOptions, DdpOptionsConfig
 from ..distributed import World
 from ..errors import UserError
-from .support import config, equal, parameters, rows, run_ranks, state, train_here
+from .support import config, equal, parameters, rows, run_group, state, train_here
 
 SHORT = ("--train.steps=3", "--train.eval_every=3", "--log.every=1")
 ENABLED = "--ddp_options.enabled=true"
@@ -32,7 +32,7 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ddp_options")
-    assert run_ranks(train_on_ranks, folder, ranks=2) == [0, 0]
+    assert run_group(train_on_ranks, folder, ranks=2) == [0, 0]
     return folder
 
 

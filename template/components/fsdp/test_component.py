@@ -23,7 +23,7 @@ FSDP = (*SAME, "--fsdp.enabled=true")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fsdp")
     train_here(folder / "one", *SAME)
-    assert support.run_ranks(train_on_ranks, folder, ranks=2) == [0, 0]
+    assert support.run_group(train_on_ranks, folder, ranks=2) == [0, 0]
     return folder
 
 

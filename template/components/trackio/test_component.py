@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ..distributed import World
-from .support import rows, run_ranks
+from .support import rows, run_group
 from .test_tracker import crash_and_resume
 
 
@@ -20,7 +20,7 @@ def test_resumed_run_is_one_run_with_each_step_once(
     )
     for variable in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):
         monkeypatch.delenv(variable, raising=False)
-    assert run_ranks(check, tmp_path) == [0]
+    assert run_group(check, tmp_path) == [0]
 
 
 def check(folder: Path, _: World) -> None:

@@ -9,7 +9,6 @@ variable RANK_THAT_STALLS, only that rank does. Each loader worker counts its ow
 import importlib
 import os
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ def get_or_stall(self: Any, index: int) -> Any:
     global loaded
     is_train = len(self) > 10
     if stalls and is_train and loaded == int(count) and not (folder / "go").exists():
-        partial = folder / f"partial-{os.getpid()}-{threading.get_ident()}"
+        partial = folder / f"partial-{os.getpid()}"
         partial.write_text(str(os.getpid()))
         partial.rename(folder / "stalled")
         while not (folder / "go").exists():

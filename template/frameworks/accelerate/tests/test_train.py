@@ -12,6 +12,7 @@ import torch
 from .. import train as program
 from ..errors import Stopped, UserError
 from ..evaluate import evaluate_run
+from . import run_ranks
 from .support import (
     SMALL,
     ask_to_stop,
@@ -20,7 +21,6 @@ from .support import (
     equal,
     few_samples,
     rows,
-    run_ranks,
     state,
     train_here,
 )

@@ -2,13 +2,10 @@
 
 import functools
 import json
-import multiprocessing
 import os
-import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,7 +19,6 @@ from ..data import DataConfig
 from ..train import main
 
 ROOT = Path(__file__).parents[3]
-PACKAGE = Path(__file__).parents[1].name
 SMALL = {
     "max_epochs": None,
     "max_steps": 12,
@@ -92,52 +88,6 @@ def train_here(
     """Train in this process; the run is `folder/first`."""
     with mock.patch.object(sys, "argv", ["train", command, config(folder), *options]):
         main()
-
-
-def run_ranks(
-    action: Callable[..., object],
-    *arguments: object,
-    ranks: int,
-) -> list[int | None]:
-    """Run an action in processes with the variables of torchrun, and return their exit codes.
-
-    They are forks of a process that has imported Lightning, as that takes seconds, and has not
-    asked for a GPU, as CUDA does not work in a fork of one that has.
-    """
-    method = "forkserver" if sys.platform == "linux" else "spawn"
-    context: Any = multiprocessing.get_context(method)
-    context.set_forkserver_preload([f"{PACKAGE}.train"])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "WORLD_SIZE": f"{ranks}"}
-    processes = []
-    for rank in range(ranks):
-        variables = os.environ | shared | {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"}
-        processes.append(context.Process(target=run_rank, args=(variables, action, arguments)))
-    try:
-        for process in processes:
-            process.start()
-        running = processes
-        while running and not any(process.exitcode for process in processes):
-            wait([process.sentinel for process in running])
-            running = [process for process in running if process.is_alive()]
-    finally:
-        for process in processes:  # a rank waits for one that has failed
-            process.kill()
-            process.join()
-    return [process.exitcode for process in processes]
-
-
-def run_rank(
-    variables: dict[str, str],
-    action: Callable[..., object],
-    arguments: tuple[object, ...],
-) -> None:
-    """Run an action in this process."""
-    os.environ.clear()  # the process that forks has those of its first use
-    os.environ.update(variables)
-    action(*arguments)
 
 
 def rows(folder: Path, split: str) -> list[dict[str, Any]]:

@@ -10,7 +10,8 @@ from unittest import mock
 import pytest
 
 from ..module import Model
-from .support import equal, newest, rows, run_ranks, train_here
+from . import run_ranks
+from .support import equal, newest, rows, train_here
 
 RANKS = [
     "--trainer.devices=2",

@@ -2,14 +2,10 @@
 
 import functools
 import json
-import multiprocessing
 import os
 import signal
-import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,8 +20,8 @@ from ..data import DataConfig
 from ..distributed import World, init
 from ..optim import OneCycle
 from ..train import train
+from . import run_ranks
 
-PACKAGE = Path(__file__).parents[1].name
 CPU = World(0, 1, torch.device("cpu"))
 SMALL = [
     "--run.name=first",
@@ -81,50 +77,20 @@ def train_here(
     return train(config(folder, *options), world)
 
 
-def run_ranks(
+def run_group(
     action: Callable[..., object],
     *arguments: object,
     ranks: int = 1,
 ) -> list[int | None]:
-    """Run an action in processes with the variables of torchrun, and return their exit codes.
+    """Run an action in processes of a group, and return their exit codes.
 
-    They are forks of a process that has imported torch, as that takes seconds, and has not asked
-    for a GPU, as CUDA does not work in a fork of one that has. The last argument is their `World`.
+    Its last argument is the `World` of the process.
     """
-    method = "forkserver" if sys.platform == "linux" else "spawn"
-    context: Any = multiprocessing.get_context(method)
-    # AdamW imports torch._dynamo
-    context.set_forkserver_preload([f"{PACKAGE}.train", "torch._dynamo"])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "WORLD_SIZE": f"{ranks}"}
-    processes = []
-    for rank in range(ranks):
-        variables = os.environ | shared | {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"}
-        processes.append(context.Process(target=run_rank, args=(variables, action, arguments)))
-    try:
-        for process in processes:
-            process.start()
-        running = processes
-        while running and not any(process.exitcode for process in processes):
-            wait([process.sentinel for process in running])
-            running = [process for process in running if process.is_alive()]
-    finally:
-        for process in processes:  # a rank waits for one that has failed
-            process.kill()
-            process.join()
-    return [process.exitcode for process in processes]
+    return run_ranks(join_and_run, action, *arguments, ranks=ranks)
 
 
-def run_rank(
-    variables: dict[str, str],
-    action: Callable[..., object],
-    arguments: tuple[object, ...],
-) -> None:
-    """Run an action in this process."""
-    os.environ.clear()  # the process that forks has those of its first use
-    os.environ.update(variables)
+def join_and_run(action: Callable[..., object], *arguments: object) -> None:
+    """Run an action in this process, which joins the group."""
     with init("cpu") as world:
         action(*arguments, world)
 

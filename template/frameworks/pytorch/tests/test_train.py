@@ -43,7 +43,7 @@ def test_loss_falls_and_evaluate_agrees(tmp_path: Path) -> None:
 def test_killed_run_resumes_to_the_same_end(tmp_path: Path) -> None:
     killed = tmp_path / "killed"
     whole = tmp_path / "whole"
-    assert support.run_ranks(train_until_killed, killed) == [-signal.SIGKILL]
+    assert support.run_group(train_until_killed, killed) == [-signal.SIGKILL]
     assert state(killed)["step"] == 4
     train_here(killed)
     train_here(whole)
@@ -65,7 +65,7 @@ def test_two_ranks_that_stop_together_and_resume_equal_one_that_accumulates(
     tmp_path: Path,
 ) -> None:
     train_here(tmp_path / "one", *RANKS)
-    assert support.run_ranks(train_on_ranks, tmp_path, ranks=2) == [0, 0]
+    assert support.run_group(train_on_ranks, tmp_path, ranks=2) == [0, 0]
     stopped = [(tmp_path / f"stopped-{rank}").read_text() for rank in (0, 1)]
     assert stopped == ["stopped at step 5"] * 2
     one = support.parameters(state(tmp_path / "one")["model"])
