@@ -2,9 +2,7 @@
 
 import io
 import os
-import signal
 import sys
-from types import FrameType
 from typing import NoReturn
 
 
@@ -16,7 +14,10 @@ def main() -> None:
     if sys.platform == "win32":
         guide = "learn.microsoft.com/windows/wsl"
         _fail(f"on Windows, fastproj runs in WSL2 only: install it there ({guide})", 1)
-    _prepare()
+    from . import signals  # Windows has no SIGHUP
+
+    signals.exit_by_exception()
+    _print_anything()
     printed = False  # by the command
     try:
         from .cli import app  # inside `try`, as a signal may arrive during the import
@@ -42,18 +43,10 @@ def main() -> None:
     sys.exit(status)
 
 
-def _prepare() -> None:
-    """Let signals end the program by an exception, and any encoding print any text."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` does
-            signal.signal(number, _interrupt)
+def _print_anything() -> None:
+    """Let any encoding print any text."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # not if it is closed
         sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Exit by an exception, so that temporary files are removed."""
-    raise SystemExit(128 + number)
 
 
 def _describe(error: Exception) -> tuple[str, int]:

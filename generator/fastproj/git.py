@@ -5,13 +5,16 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from packaging.version import Version
 
+from . import signals
 from .errors import FastprojError
 
 TIMEOUT_S = 600.0
+END_S = 10.0
 
 # Variables about identity and transport. All others, such as GIT_DIR, are about a repository.
 _IDENTITY = ("GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_SSH", "GIT_SSL_", "GIT_ASKPASS", "GIT_EXEC_PATH")
@@ -65,16 +68,18 @@ def run(
         command += ["-c", f"{key}={value}"]
     command += arguments
     environment = os.environ | _TRANSPORT | dict(variables or {})
+    process = None
     try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=environment,
-            input=data,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        with signals.delayed():
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        output, errors = process.communicate(data, TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise FastprojError(
             f"git {arguments[0]} did not finish in {TIMEOUT_S:g} s: run it in {folder}"
@@ -83,7 +88,17 @@ def run(
         raise FastprojError(
             f"git cannot be started ({error.strerror}): repair {program}"
         ) from error
-    return Result(command, done.returncode, done.stdout, done.stderr)
+    finally:
+        if process is not None and process.poll() is None:
+            _end(process)
+    return Result(command, process.returncode, output, errors)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill git, and wait for the programs that it started, which could still write files."""
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=END_S)  # until nobody holds its output
 
 
 def require_merges() -> None:

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 DAY_S = 24 * 60 * 60
@@ -23,18 +24,10 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
                 shutil.rmtree(leftover)
     folder = parent / f".{name}.fastproj-{secrets.token_hex(8)}"
     # A signal may come before `try`, in `finally`, or between this function and its caller.
-    atexit.register(_remove, folder)
+    remove = partial(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(remove)
     try:
         folder.mkdir(mode=0o700)
         yield folder
     finally:
-        _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder; repeat it while a git that outlives its parent still writes there."""
-    for _ in range(40):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            return
-        time.sleep(0.05)
+        remove()

@@ -91,19 +91,29 @@ def test_two_at_once_create_one_complete_project(
     assert git(tmp_path / "proj", "status", "--porcelain") == ""
 
 
+def interrupted(name: str, environment: dict[str, str], cwd: Path) -> tuple[int, str]:
+    """Run a program that interrupts itself: the number of its lines, and those that left traces."""
+    program = [sys.executable, str(PROGRAMS / name), str(signal.SIGTERM.value)]
+    done = subprocess.run(
+        program, env=environment, cwd=cwd, capture_output=True, text=True, check=True
+    )
+    lines, left = done.stdout.split(maxsplit=1)
+    return int(lines), left
+
+
 def test_signal_at_each_line_leaves_no_scratch_folder(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    program = [
-        sys.executable,
-        str(PROGRAMS / "interrupt_everywhere.py"),
-        str(signal.SIGTERM.value),
-    ]
-    done = subprocess.run(
-        program, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    lines, left = done.stdout.split(maxsplit=1)
-    assert (int(lines) > 20, left) == (True, "[]\n")
+    lines, left = interrupted("interrupt_everywhere.py", environment, tmp_path)
+    assert (lines > 20, left) == (True, "[]\n")
+
+
+def test_signal_at_each_line_leaves_no_git_running(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """One that goes on creates the scratch folder again."""
+    lines, left = interrupted("interrupt_git.py", environment, tmp_path)
+    assert (lines > 100, left) == (True, "[]\n")
 
 
 def test_ignored_hangup_stays_ignored(environment: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ from ..errors import FastprojError
 from ..scratch import scratch_folder
 from ..template.answers import Answers, combine
 from ..template.clone import open_template, questions_in
-from ..template.rendering import copy
+from ..template.rendering import copy, preload
 from . import names
 from .hardware import Machine
 
@@ -81,6 +81,7 @@ def create(
             answers = combine(options, data, questions) | {"project_name": place.name}
             defaults = default_answers(machine)
             if not accept_defaults:
+                preload().join()  # two threads that import prompt_toolkit can get parts of it
                 from . import prompts  # 0.1 s
 
                 form = prompts.Form(questions, answers, defaults)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import signals
 from ..errors import FastprojError, printable
 from .project import TrainedProject
 from .run import METRICS, read_rows
@@ -129,8 +130,9 @@ def _take_turns(trainings: list[Training]) -> None:
     started: list[Training] = []
     try:
         for training in trainings:
-            training.begin()
-            started.append(training)
+            with signals.delayed():
+                training.begin()
+                started.append(training)
         running = trainings
         while running:
             for training in running:
