@@ -276,7 +276,7 @@ GOOD = csv_of(once(5))
         (csv_of(lambda row: row % 4), {"categorical": ("a",)}, "2 columns: 0 numbers, 2 categ"),
         (csv_of(lambda row: f"0{row % 4}7"), {}, "2 columns: 0 numbers, 2 categories (a, c)"),
         (csv_of(lambda row: 1000 + row % 4, "0{}".format), {"task": "regression"}, "has the mean"),
-        (csv_of(once(5), lambda row: f"00{row % 3}"), {}, "3 classes: 000 ("),
+        (csv_of(once(5), lambda row: f"00{row // 4 % 3}"), {}, "3 classes: 000 ("),
         (csv_of(lambda row: f"0{row % 4}7 " if row else ""), {}, "2 columns: 0 numbers, 2 categ"),
         (csv_of(lambda row: row / 4 if row else "00"), {}, "2 columns: 1 numbers, 1 categories"),
         (csv_of(lambda row: f"0.{row}"), {}, "2 columns: 1 numbers, 1 categories (c)"),
@@ -299,7 +299,15 @@ GOOD = csv_of(once(5))
         (GOOD.replace("a,c", "a;b,c"), {}, "2 columns: 1 numbers, 1 categories"),
         (GOOD.encode("utf-16"), {"encoding": "utf-16"}, "2 columns: 1 numbers, 1 categories"),
         (GOOD.encode("utf-8-sig"), {}, "2 columns: 1 numbers, 1 categories"),
-        (csv_of(once(5), lambda row: row / 7), {}, "regression: the target has the mean"),
+        (csv_of(once(9), lambda row: row / 7), {}, "regression: the target has the mean"),
+        (csv_of(lambda row: row / 7, lambda row: 5 - row / 9), {}, "follows from a alone: if that"),
+        (csv_of(lambda row: f"class {row % 2}"), {}, "the target follows from a alone: if that is"),
+        (GOOD.replace("a,c,label", "1,2,label"), {}, "2 columns: 1 numbers, 1 categories"),
+        (
+            GOOD.replace("a,c,label,id", "1,20,300,4000"),
+            {"target": "300", "ignore": ("4000",)},
+            "x (2",
+        ),
     ],
 )
 def test_own_file_is_understood(
@@ -313,12 +321,12 @@ def test_own_file_is_understood(
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     cfg = p.data.DataConfig(
         path=file,
-        target="label",
-        **{"ignore": ("id",), **keys},
+        **{"target": "label", "ignore": ("id",), **keys},
     )
     train, val, spec = p.data.load(cfg)
     said = "\n".join(p.data.describe(train, val, spec))
     assert expected in said
+    assert ("follows from" in said) == ("follows from" in expected)
     assert train.tensors[0].isfinite().all()
     assert (train.tensors[0].mean(0).abs() < 1e-4).all()
     again = p.data.load(cfg, p.data.Spec(**asdict(spec)))
@@ -368,6 +376,11 @@ def test_own_file_is_understood(
             {},
             "the first row of FILE has values (3, 2024-01-01, 5.5, 7): add a row with the names of "
             "the columns above it or, if these are the names, begin them with a letter",
+        ),
+        (
+            GOOD.replace("a,c,label,id", "3,2,5,7"),
+            {},
+            "the first row of FILE has values (3, 2, 5, 7)",
         ),
         (GOOD.replace("u,x", "\0,x"), {}, "FILE is binary: set data.encoding, or remove"),
         (GOOD, {"path": Path("~nobody-here/a.csv")}, "data.path=~nobody-here/a.csv does not ex"),

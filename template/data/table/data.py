@@ -37,6 +37,8 @@ MISSING = " is missing"
 """Ends the name of a column that is 1 where another has no value."""
 FEW = 20
 """A target with more integers is for regression; more values with a unit are no categories."""
+FIRST = 10_000
+"""Rows that show whether a column is a copy of the target."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,7 @@ def describe(
         columns += f", {len(spec.empty)} left out (empty: {listed(spec.empty)})"
     rows = f"{len(train_set):,} rows for training, {len(val_set):,} for validation; {columns}"
     lines = unusual_values(train_set.tensors[0], spec.numeric, spec.mean, spec.std)
+    lines += _copies_of_target(train_set, spec)
     if not spec.classes:
         target = f"mean {spec.target_mean:.6g}, standard deviation {spec.target_std:.6g}"
         return [rows, f"regression: the target has the {target}", *lines]
@@ -175,6 +178,19 @@ def describe(
         classes.append(f"{name} ({in_train:,} + {in_val:,})")
     found = f"{len(classes)} classes: {listed(classes)} for training + validation"
     return [rows, found, *lines]
+
+
+def _copies_of_target(rows: Rows, spec: Spec) -> list[str]:
+    """Return a line on columns that follow the target exactly, or nothing."""
+    numbers, codes, targets = (part[:FIRST] for part in rows.tensors)
+    found = []
+    names = [*spec.numeric, *spec.categorical]
+    for name, column in zip(names, [*numbers.T, *codes.T], strict=True):
+        both = torch.stack([column, targets]).double()
+        if both.corrcoef()[0, 1].abs() > 1 - 1e-9:
+            found.append(name)
+    line = f"the target follows from {listed(found)} alone: if that is a copy, see data.ignore"
+    return [line] * bool(found)
 
 
 def _numbers_of(spec: Spec) -> list[str]:
