@@ -124,13 +124,15 @@ def test_what_hangs_is_ended(
 
 
 def test_what_auto_stands_for_is_not_tried(fastproj: Fastproj, folder: Path) -> None:
-    """The first lines of a run say it."""
-    config = {"speed": {"precision": "auto"}, "loader": {"num_workers": "auto"}}
+    """The first lines of a run say it; the memory format is NHWC on CUDA."""
+    speed = {"precision": "auto", "channels_last": "auto"}
+    config = {"speed": speed, "loader": {"num_workers": "auto"}}
+    (folder / "src/proj/model.py").write_text("nn.Conv2d")
     (folder / "config.json").write_text(json.dumps({"config": config}))
     lines = "bf16: the CPU has avx512_bf16\\n1 workers: one per core of the rank, at most 32\\n"
     script = SCRIPT.format(folder=folder).replace("mkdir", f'printf "{lines}"\nmkdir')
     (folder / ".venv/bin/python").write_text(script)
-    stages = ["--only", "precision,workers"]
+    stages = ["--only", "precision,channels_last,workers"]
     done = fastproj(
         "tune",
         *stages,
@@ -142,6 +144,7 @@ def test_what_auto_stands_for_is_not_tried(fastproj: Fastproj, folder: Path) -> 
     )
     assert [line.split(":")[0].split()[1:] for line in done.stdout.splitlines()[:-1]] == [
         ["speed.precision", "fp32"],
+        ["speed.channels_last", "true"],
         ["loader.num_workers", "0"],
         ["loader.num_workers", "2"],
     ]

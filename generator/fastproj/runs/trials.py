@@ -16,6 +16,7 @@ from .times import samples_per_second, seconds_per_step
 from .training import LONGEST_S, Training, train
 
 WORKERS = "loader.num_workers"
+CHANNELS_LAST = "speed.channels_last"
 AUTOMATIC = {
     "speed.precision": re.compile(r"^((?:bf|fp|tf)\d+): ", re.MULTILINE),
     WORKERS: re.compile(r"^(\d+) workers: ", re.MULTILINE),
@@ -58,6 +59,8 @@ class Trainer:
         for name, line in AUTOMATIC.items():
             if self.recipe.get(name) == "auto" and (choice := line.search(printed)):
                 self.recipe[name] = int(choice[1]) if choice[1].isdigit() else choice[1]
+        if self.recipe.get(CHANNELS_LAST) == "auto":
+            self.recipe[CHANNELS_LAST] = self.machine.device == "cuda"
 
     @property
     def on_gpu(self) -> bool:
