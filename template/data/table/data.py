@@ -37,7 +37,7 @@ MISSING = " is missing"
 """Ends the name of a column that is 1 where another has no value."""
 FEW = 20
 """A target with more integers is for regression; more values with a unit are no categories."""
-FIRST = 10_000
+FIRST = 1_000
 """Rows that show whether a column is a copy of the target."""
 
 
@@ -182,13 +182,15 @@ def describe(
 
 def _copies_of_target(rows: Rows, spec: Spec) -> list[str]:
     """Return a line on columns that follow the target exactly, or nothing."""
-    numbers, codes, targets = (part[:FIRST] for part in rows.tensors)
-    found = []
+    numbers, codes, targets = (part[:FIRST].double() for part in rows.tensors)
+    columns = torch.cat([numbers, codes], dim=1)
+    columns -= columns.mean(0)
+    targets -= targets.mean()
+    covariance = (columns * targets.unsqueeze(1)).sum(0)
+    largest = (columns.square().sum(0) * targets.square().sum()).sqrt()
+    is_copy = covariance.abs() > largest * (1 - 1e-9)
     names = [*spec.numeric, *spec.categorical]
-    for name, column in zip(names, [*numbers.T, *codes.T], strict=True):
-        both = torch.stack([column, targets]).double()
-        if both.corrcoef()[0, 1].abs() > 1 - 1e-9:
-            found.append(name)
+    found = [name for name, copies in zip(names, is_copy.tolist(), strict=True) if copies]
     line = f"the target follows from {listed(found)} alone: if that is a copy, see data.ignore"
     return [line] * bool(found)
 
