@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -263,6 +264,25 @@ def test_kinds_of_datasets_have_the_same_losses(
         "--loader.num_workers=1",
     )
     assert losses(tmp_path) == pytest.approx(losses(tmp_path / "batches"), rel=1e-5)
+
+
+def test_wait_for_a_worker_has_a_limit(tiny: Package, tmp_path: Path) -> None:
+    options = tiny.arguments(tmp_path, "--loader.num_workers=1", "--loader.timeout=99")
+    cfg = tiny.config.parse(tiny.config.Config, options)
+    assert tiny.loader.val_loader(range(4), cfg, 1).timeout == 99
+
+
+def test_metric_that_is_nan_in_one_class_is_nan(tiny: Package) -> None:
+    """It is no class without a count."""
+    cpu = torch.device("cpu")
+    means = tiny.evaluate.Means(SimpleNamespace(device=cpu, reduce=lambda own: own))
+    sums = torch.tensor([1.0, 3.0, 0.0])
+    means.add({"iou": (sums, torch.tensor([2, 4, 0])), "loss": (math.nan, 2)})
+    row = means.read()
+    assert row["iou"] == (1 / 2 + 3 / 4) / 2, "two classes have a count"
+    assert math.isnan(row["loss"])
+    means.add({"iou": (sums * math.nan, torch.tensor([2, 4, 0]))})
+    assert math.isnan(means.read()["iou"])
 
 
 def test_largest_seed_trains(

@@ -2,9 +2,11 @@
 
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+import torch
 from engine import MakePackage, Package, rows, saved
 from program import LIMIT_S
 from torch import nn
@@ -117,6 +119,25 @@ def test_checkpoint_and_file_give_the_smaller_size(tiny: MakePackage, tmp_path: 
             f"--train.steps={saved(tmp_path)['step'] + 1}",
         )
         assert saved(tmp_path)["components"]["oom"] == {"size": size}
+
+
+def test_batch_that_has_not_one_row_per_sample_is_refused(tiny: MakePackage) -> None:
+    """Such as all boxes of the images: slices of them would be boxes of other images."""
+    p = tiny("oom")
+    oom = p.components.oom
+    component = oom.Oom(oom.OomConfig(), None)
+    component.size = 2
+    calls = mock.Mock(return_value={})
+    step = p.component.Step(calls, lambda: None)
+    world = p.distributed.World(0, 1, torch.device("cpu"))
+    plan = SimpleNamespace(batch_size=4)
+    run = SimpleNamespace(world=world, plan=plan, cfg=p.options(), step=0)
+    compute = component.wrap_step(run, step).compute_gradients
+    compute((torch.arange(4), torch.tensor(7)), True, True)
+    numbers = [call.args[0][1].item() for call in calls.mock_calls]
+    assert numbers == [7, 7], "a number is that of all samples"
+    with pytest.raises(p.errors.UserError, match="a tensor of 5 rows in a batch of 4 samples: pad"):
+        compute((torch.arange(4), torch.zeros(5)), True, True)
 
 
 def test_cuda_graphs_of_torch_compile_are_refused(tiny: MakePackage, tmp_path: Path) -> None:

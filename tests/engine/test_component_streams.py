@@ -324,6 +324,25 @@ def test_readers_that_ranks_cannot_share_are_one_line(p: Package, shards: str) -
         next(stream.batches(cfg.loader, 0, False))
 
 
+def test_wait_for_a_worker_has_a_limit(
+    p: Package, shards: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = p.options(*options(shards))
+    train_set, _, _ = p.data.load(cfg.data)
+    limits: list[float] = []
+
+    def load(*_: Any, timeout: float, **named: Any) -> list[Any]:
+        limits.append(timeout)
+        return []
+
+    monkeypatch.setattr(p.__getattr__("components.streams"), "DataLoader", load)
+    world = p.distributed.World(0, 1, torch.device("cpu"))
+    stream = p.__getattr__("components.streams").Stream(train_set, cfg.streams, world)
+    for workers in (0, 1):
+        list(stream.batches(cfg.loader, workers, False))
+    assert limits == [0, 600]
+
+
 def test_damaged_shard_in_a_worker_is_one_line(
     p: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """The gradient of a step is that of the mean over everything that counts, however it is divided."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from counted import BATCH, UNEVEN, check, check_row, expected, gradients, options
 from engine import MakePackage, Package, equal, rows, saved
-from torch import nn
+from torch import Tensor, nn
 
 STEP = ["--train.steps=1", "--train.eval_every=1", "--optim.max_grad_norm=null"]
 STEP += ["--model.dropout=0", "--model.kind=counted"]
@@ -111,6 +112,53 @@ def test_model_without_a_count_of_its_loss_is_refused(
     )
     with pytest.raises(p.errors.UserError, match='of `forward` in model.py have no "loss": add'):
         p.train_here(tmp_path, "--train.steps=1")
+
+
+FORMS: dict[str, Callable[[Tensor, Tensor], tuple[Any, Any]]] = {
+    "numbers": lambda total, count: (total.item(), int(count)),
+    "a number and a tensor": lambda total, count: (total.item(), count),
+    "tensors of one entry": lambda total, count: (total.reshape(1), count.reshape(1)),
+    "tensors with a graph": lambda total, count: (total, count + 0 * total),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sum_and_count_of_the_loss_may_have_each_form(p: Package, form: str) -> None:
+    slope = nn.Parameter(torch.tensor(3.0))
+
+    def forward(values: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        losses = (slope * values) ** 2
+        return losses.mean(), {"loss": FORMS[form](losses.sum(), torch.tensor(len(values)))}
+
+    mean = p.loss.StepMean(lambda count: count)
+    for micro, values in enumerate((torch.ones(1), torch.full((3,), 2.0))):
+        loss, metrics = p.loss.compute_loss(forward, (values,))
+        (loss * mean.weight(metrics, micro == 0) / 2).backward()
+    mean.scale([slope], 2)
+    assert slope.grad is not None
+    assert slope.grad.item() == pytest.approx(2 * 3 * (1 + 3 * 4) / 4)
+
+
+@pytest.mark.parametrize(("what", "sizes"), {"loss": (3, 1), 'count of "loss"': (1, 3)}.items())
+def test_loss_that_is_not_one_number_is_refused(
+    p: Package, what: str, sizes: tuple[int, int]
+) -> None:
+    loss, count = map(torch.ones, sizes)
+    message = f"the {what} of `forward` in model.py has the shape .3,.: return one number"
+    with pytest.raises(p.errors.UserError, match=message):
+        p.loss.compute_loss(lambda: (loss, {"loss": (loss.sum(), count)}), ())
+
+
+def test_rank_may_have_a_number_where_another_one_has_a_tensor(
+    p: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a model returns 0 before it looks for what counts: the ranks must send the same type."""
+    sent: list[Tensor] = []
+    monkeypatch.setattr(p.distributed.dist, "all_reduce", sent.append)
+    world = p.distributed.World(0, 2, torch.device("cpu"))
+    for count in (0, 2.5, torch.tensor(7), torch.tensor(0.5, dtype=torch.float64)):
+        assert world.mean(count) == count / 2
+    assert {(part.dtype, part.shape) for part in sent} == {(torch.float32, torch.Size([]))}
 
 
 @pytest.mark.parametrize("parts", [1, 4])

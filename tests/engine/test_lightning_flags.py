@@ -1,5 +1,6 @@
 """Options of training with Lightning: each one acts in a run of a few steps."""
 
+import math
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -138,6 +139,7 @@ def test_options_of_the_model_and_the_data(
         "--model.compile_mode=default",
         "--model.size=wide",
         "--data.num_workers=2",
+        "--data.timeout=99",
     ]
     seen = mock.patch.object(torch.accelerator, "is_available", return_value=True)
     with mock.patch.object(p.model.MLP, "compile") as compiled, seen:
@@ -146,7 +148,7 @@ def test_options_of_the_model_and_the_data(
     options_of_net = cli.config["fit"]["model"]
     assert options_of_net["width"] == p.model.SIZES["wide"]["width"]
     loader = cli.trainer.train_dataloader
-    assert loader.num_workers == 2
+    assert (loader.num_workers, loader.timeout) == (2, 99)
     assert not loader.pin_memory, "it trains on the CPU, although the machine has a GPU"
 
 
@@ -220,6 +222,8 @@ def read_means(
     training.update({"loss": (torch.tensor(0.0), 0), "recall": (0, 0)})
     assert training.compute()["loss"] == 0
     assert training.compute()["recall"].isnan()
+    training.update({"iou": (torch.tensor([1.0, math.nan]), torch.tensor([1, 1]))})
+    assert training.compute()["iou"].isnan(), "NaN is no class without a count"
     distributed.destroy_process_group()
 
 

@@ -201,6 +201,8 @@ def test_vectors_of_sums_give_the_mean_over_entries_that_have_a_count(p: Package
         )
     found: dict[str, Any] = meter.read({"norm": torch.tensor(7.0)})
     assert found == {"loss": 0.5, "iou": pytest.approx(0.625), "norm": 7.0}
+    meter.add({"iou": (torch.tensor([1.0, math.nan]), torch.tensor([2, 4]))})
+    assert math.isnan(meter.read()["iou"]), "NaN is no class without a count"
 
 
 def test_metric_without_a_count_is_nan_and_not_zero(p: Package) -> None:

@@ -107,10 +107,11 @@ class Nonfinite(Component):
     def _finite(
         self,
         name: str,
-        value: Tensor,
+        value: Any,
         count: Any,
     ) -> tuple[Tensor, Tensor]:
         """Return a metric; the one of the last row, with almost no count, if it is not finite."""
+        value = torch.as_tensor(value, device=self.device)
         finite = value.isfinite().all()
         last = self.row.get(name, 0.0)
         value = torch.where(finite, value.detach(), last * TINY)

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from operator import itemgetter
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..component import Component, Step
 from ..config import BaseConfig
@@ -92,7 +92,7 @@ class Oom(Component):
             total: dict[str, tuple[Any, ...]] = {}
             for begin in range(0, count, self.size):
                 end = min(begin + self.size, count)
-                chunk = map_tensors(itemgetter(slice(begin, end)), batch)
+                chunk = map_tensors(partial(_rows, begin, end, count), batch)
                 metrics = step.compute_gradients(
                     chunk, is_first and begin == 0, is_last and end == count
                 )
@@ -149,3 +149,20 @@ class Oom(Component):
         """Take the smaller of the sizes in the checkpoint and in the file, which is newer."""
         saved = state.get("size", 0)
         self.size = min(self.size or saved, saved or self.size)
+
+
+def _rows(
+    begin: int,
+    end: int,
+    count: int,
+    part: Tensor,
+) -> Tensor:
+    """Return the rows of some samples of a batch of `count`; a number is that of all samples."""
+    if part.ndim == 0:
+        return part
+    if len(part) != count:
+        other = f"a tensor of {len(part)} rows in a batch of {count} samples"
+        raise UserError(
+            f"oom cannot divide {other}: pad it to a row per sample, or set oom.enabled=false"
+        )
+    return part[begin:end]

@@ -147,6 +147,7 @@ class Stream:
             collate_fn=to_shared_memory(_unchanged, cfg.prefetch_factor),
             pin_memory=pin,
             prefetch_factor=cfg.prefetch_factor if workers else None,
+            timeout=cfg.timeout if workers else 0,
             worker_init_fn=init_worker,
         )
         for item in loader:

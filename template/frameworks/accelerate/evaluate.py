@@ -52,9 +52,10 @@ class Means:
         means = {}
         for name, own in sorted(self.totals.items()):
             sums, counts = self.accelerator.reduce(own)
-            mean = (sums / counts).nanmean().item()
+            has_count = counts != 0
+            mean = (sums[has_count] / counts[has_count]).mean().item()
             none = self.loss_of_none if name == "loss" else math.nan
-            means[name] = mean if counts.any() else none
+            means[name] = mean if has_count.any() else none
         self.totals = {}
         return means
 

@@ -125,6 +125,7 @@ def _options(dataset: Any, cfg: Config) -> dict[str, Any]:
         "num_workers": workers,
         "prefetch_factor": cfg.loader.prefetch_factor if workers else None,
         "persistent_workers": workers > 0,
+        "timeout": cfg.loader.timeout if workers else 0,
         "pin_memory": cfg.loader.pin_memory and device not in ("cpu", "mps"),
         "collate_fn": to_shared_memory(collate_fn(dataset) or collate, cfg.loader.prefetch_factor),
         "worker_init_fn": init_worker,

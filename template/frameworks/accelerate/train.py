@@ -293,7 +293,8 @@ def mean_over_processes(accelerator: Accelerator, count: Count) -> Count:
     """Return the mean of a count, on the device; with one process, the count itself."""
     if accelerator.num_processes == 1:
         return count
-    own = torch.zeros((), device=accelerator.device) + count
+    own = torch.zeros((), device=accelerator.device, dtype=torch.float32)
+    own += count
     mean: torch.Tensor = accelerator.reduce(own, "mean")
     return mean
 

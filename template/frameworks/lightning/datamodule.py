@@ -20,6 +20,10 @@ from .contracts import (
 )
 from .errors import UserError
 from .loader import TrainLoader, TrainSampler, even_batches
+from .workers import init_worker, to_shared_memory
+
+PREFETCH_FACTOR = 2
+"""Batches prefetched per worker, as torch's default."""
 
 
 class Data(LightningDataModule):
@@ -36,6 +40,7 @@ class Data(LightningDataModule):
         batch_size: int = 128,
         num_workers: int = 0,
         pin_memory: bool = True,
+        timeout: float = 600.0,
         **source: Any,
     ) -> None:
         """Keep the options.
@@ -44,6 +49,7 @@ class Data(LightningDataModule):
             batch_size: Samples per forward pass and rank.
             num_workers: Loader processes per rank. 0 for data in memory; about 4 per GPU for files.
             pin_memory: Use page-locked host memory, so that copies to a GPU are asynchronous.
+            timeout: Seconds to wait for a batch of the workers, after which the run ends.
             **source: The options of data.py.
         """
         super().__init__()
@@ -51,6 +57,7 @@ class Data(LightningDataModule):
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.pin_memory = pin_memory
+        self.timeout = timeout
         self.seed = torch.initial_seed()  # that of `seed_everything`
         self.changes = ""  # since the checkpoint was saved
 
@@ -141,9 +148,13 @@ class Data(LightningDataModule):
     def options(self, samples: Any) -> dict[str, Any]:
         """Return the options of every loader."""
         device = self.trainer.strategy.root_device.type
+        has_workers = self.num_workers > 0
         return {
             "num_workers": self.num_workers,
-            "persistent_workers": self.num_workers > 0,
+            "prefetch_factor": PREFETCH_FACTOR if has_workers else None,
+            "persistent_workers": has_workers,
+            "timeout": self.timeout if has_workers else 0,
             "pin_memory": self.pin_memory and device not in ("cpu", "mps"),
-            "collate_fn": collate_fn(samples) or collate,
+            "collate_fn": to_shared_memory(collate_fn(samples) or collate, PREFETCH_FACTOR),
+            "worker_init_fn": init_worker,
         }

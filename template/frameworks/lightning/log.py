@@ -21,7 +21,8 @@ from .summary import describe_versions, keep_rows, write_summary, write_text
 
 TRAINER = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision")
 """Options of the Trainer that a resumed run must repeat."""
-MAY_CHANGE = {"data.num_workers", "data.pin_memory", "model.compile_mode", "model.channels_last"}
+MAY_CHANGE = {"data.num_workers", "data.pin_memory", "data.timeout"}
+MAY_CHANGE |= {"model.compile_mode", "model.channels_last"}
 """Options of data and model that it need not repeat."""
 
 

@@ -47,5 +47,7 @@ class Means(Metric):  # type: ignore[misc, unused-ignore]  # mypy may not read t
         for name in self.names:
             sums, counts = getattr(self, f"{name}_sums")
             none = self.loss_of_none if name == "loss" else math.nan
-            means[name] = torch.where(counts.any(), (sums / counts).nanmean(), none)
+            has_count = counts != 0
+            total = torch.where(has_count, sums / counts, 0).sum()
+            means[name] = torch.where(has_count.any(), total / has_count.sum(), none)
         return means

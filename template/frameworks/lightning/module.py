@@ -99,7 +99,8 @@ class Model(LightningModule):
         """Return the mean of a count, on the device; on one rank, the count itself."""
         if self.trainer.world_size == 1:
             return count
-        total = torch.zeros((), device=self.device) + count
+        total = torch.zeros((), device=self.device, dtype=torch.float32)
+        total += count
         dist.all_reduce(total)
         return total / self.trainer.world_size
 

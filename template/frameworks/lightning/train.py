@@ -50,6 +50,7 @@ INTERVALS = {
     "seed_everything": "[0, 4294967295]",
     "data.batch_size": "[1, inf)",
     "data.num_workers": "[0, inf)",
+    "data.timeout": "(0, inf)",
     "model.lr": "(0, inf)",
     "model.weight_decay": "[0, inf)",
     "model.beta2": "[0, 1)",

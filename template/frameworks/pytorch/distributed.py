@@ -41,12 +41,15 @@ class World:
         return values
 
     def mean(self, value: Tensor | float) -> Tensor | float:
-        """Return the mean over all ranks: of a number through gloo, of a tensor on its device."""
+        """Return the mean over all ranks, on the device; with one rank, the value itself.
+
+        A rank may have a number where another one has a tensor.
+        """
         if self.size == 1:
             return value
-        if isinstance(value, Tensor):
-            return self.all_reduce(value.to(torch.float32, copy=True)) / self.size
-        return self.all_reduce(torch.tensor(value, dtype=torch.float64)).item() / self.size
+        own = torch.zeros((), device=self.device, dtype=torch.float32)
+        own += value
+        return self.all_reduce(own) / self.size
 
     def broadcast(self, value: str) -> str:
         """Return rank 0's value on every rank."""

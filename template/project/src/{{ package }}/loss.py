@@ -28,10 +28,14 @@ def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
     if "loss" not in metrics:
         missing = 'the metrics of `forward` in model.py have no "loss"'
         raise UserError(f"{missing}: add its sum over the batch and the count")
-    sums = {}
-    for name, (total, count) in metrics.items():
-        sums[name] = (_or_zero(total, count), count)
     _, count = metrics["loss"]
+    for what, value in {"loss": loss, 'count of "loss"': count}.items():
+        if isinstance(value, Tensor) and value.numel() != 1:
+            shape = f"of `forward` in model.py has the shape {tuple(value.shape)}"
+            raise UserError(f"the {what} {shape}: return one number")
+    sums = {}
+    for name, (total, number) in metrics.items():
+        sums[name] = (_or_zero(total, number), number)
     return _or_zero(loss, count), sums
 
 
@@ -52,6 +56,8 @@ class StepMean:
         same one.
         """
         count: Count = metrics["loss"][1]
+        if isinstance(count, Tensor):
+            count = count.detach().squeeze()
         if is_first:
             self.micro_batches = 0
             self.total: Count = 0
@@ -76,6 +82,7 @@ class StepMean:
 def _or_zero(value: Any, count: Count) -> Any:
     """Return a value, but 0 for NaN where nothing counts."""
     if isinstance(count, Tensor):
+        value = torch.as_tensor(value, device=count.device)
         return torch.where(count == 0, torch.nan_to_num(value), value)
     if count:
         return value
