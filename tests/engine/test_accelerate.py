@@ -3,6 +3,7 @@
 import json
 import math
 import pickle
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -270,6 +271,12 @@ def test_wait_for_a_worker_has_a_limit(tiny: Package, tmp_path: Path) -> None:
     options = tiny.arguments(tmp_path, "--loader.num_workers=1", "--loader.timeout=99")
     cfg = tiny.config.parse(tiny.config.Config, options)
     assert tiny.loader.val_loader(range(4), cfg, 1).timeout == 99
+
+
+def test_second_signal_ends_a_run_at_once(tiny: Package) -> None:
+    """A thread waits for signals, as the main thread may wait in a collective."""
+    with tiny.train.stop_requests(None, None):
+        assert signal.set_wakeup_fd(-1) > 0
 
 
 def test_metric_that_is_nan_in_one_class_is_nan(tiny: Package) -> None:

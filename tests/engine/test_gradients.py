@@ -139,6 +139,16 @@ def test_sum_and_count_of_the_loss_may_have_each_form(p: Package, form: str) -> 
     assert slope.grad.item() == pytest.approx(2 * 3 * (1 + 3 * 4) / 4)
 
 
+@pytest.mark.parametrize("kind", [int, torch.tensor])
+def test_first_count_that_is_not_0_divides_the_others(p: Package, kind: Any) -> None:
+    """Weights of thousands, of pixels, would overflow in fp16."""
+    mean = p.loss.StepMean(lambda count: count)
+    counts = [0, 0, 500, 1000]
+    metrics = [{"loss": (kind(0), kind(count))} for count in counts]
+    weights = [mean.weight(pair, micro == 0) for micro, pair in enumerate(metrics)]
+    assert weights == [0, 0, 1, 2]
+
+
 @pytest.mark.parametrize(("what", "sizes"), {"loss": (3, 1), 'count of "loss"': (1, 3)}.items())
 def test_loss_that_is_not_one_number_is_refused(
     p: Package, what: str, sizes: tuple[int, int]

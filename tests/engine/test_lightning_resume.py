@@ -172,6 +172,14 @@ def test_signals_end_a_run_without_a_checkpoint(
         assert summary(folder)["exit"] == "stopped"
 
 
+def test_second_signal_ends_a_command_at_once(p: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread waits for signals; Lightning looks at the first one after a batch."""
+    found: list[int] = []
+    monkeypatch.setattr(p.train, "run", lambda: found.append(signal.set_wakeup_fd(-1)))
+    p.train.main()
+    assert found[0] > 0
+
+
 class Killed(BaseException):
     """Ends a run at once."""
 

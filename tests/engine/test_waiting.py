@@ -1,5 +1,6 @@
 """Nothing waits for ever: slow loaders, dead workers, full shared memory, ranks that fail."""
 
+import errno
 import multiprocessing
 import os
 import shutil
@@ -116,7 +117,7 @@ def test_batch_that_does_not_come_ends_the_run_with_one_line(p: Package, tmp_pat
     run = stalled(p, tmp_path, *SHORT, "--loader.timeout=2", workers=2)
     done = run.finish(MINUTE)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: DataLoader timed out after 2")
+    assert done.stderr.startswith("error: DataLoader timed out after 2.0 seconds: look for a file")
     assert len(done.stderr.splitlines()) == 1
     p.finish(tmp_path, *SHORT, "--data.kind=samples")
     assert equal(saved(tmp_path), saved(tmp_path / "whole"))
@@ -221,6 +222,22 @@ def test_error_of_one_rank_is_one_line_and_ends_the_others(
     assert errors == ([] if place == "crash" else ["error: this is wrong: correct it"]), own
     assert "[rank" not in stderr, "a traceback of another rank"
     assert f"rank      : {rank} (local_rank: {rank})" in summary.partition("Root Cause")[2]
+
+
+def test_full_shared_memory_is_named_where_no_loader_can_be_built(
+    p: Package, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queues of workers need it; the error of a file has its name, and needs no such hint."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    for names in ((), ("file",)):
+        with pytest.raises(SystemExit), p.errors.one_line():
+            raise OSError(errno.ENOSPC, "No space left on device", *names)
+    plain, named = capsys.readouterr().err.splitlines()
+    assert plain == (
+        "error: [Errno 28] No space left on device: the disk is full, or /dev/shm: "
+        "start a container with --shm-size=8g or --ipc=host, or use num_workers 0"
+    )
+    assert named == "error: [Errno 28] No space left on device: 'file'"
 
 
 def test_worker_outlives_signals(p: Package) -> None:

@@ -8,9 +8,7 @@ accelerate launch --config_file configs/accelerate.yaml -m <package>.train \
 import gc
 import json
 import math
-import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
@@ -30,7 +28,7 @@ from . import checkpoint, data, loader, record
 from .accelerator import create, join
 from .config import Config, OptimConfig, TrainConfig, parse
 from .contracts import describe_data, load_data, parameter_groups, spec_fields
-from .errors import Stopped, UserError, kill_workers, one_line
+from .errors import Stopped, UserError, one_line, second_signal_ends
 from .evaluate import Means, evaluate, seed_batch
 from .log import Clock, MetricsFile
 from .loss import Count, StepMean, compute_loss
@@ -330,30 +328,26 @@ def check_finite(
 
 @contextmanager
 def stop_requests(accelerator: Accelerator, hours: float | None) -> Iterator[None]:
-    """Let signals and the time limit set the trigger that all processes check.
-
-    A second Ctrl-C or SIGTERM, later than a launcher passes one on, ends the process at once.
-    """
+    """Let signals and the time limit set the trigger that all processes check."""
     handlers = {}
-    first: dict[int, float] = {}
+    requested = False
 
-    def request(number: int, _: object) -> None:
+    def request(*_: object) -> None:
+        nonlocal requested
+        requested = True
         accelerator.set_trigger()
-        now = time.monotonic()
-        if now - first.setdefault(number, now) > 2 and number in (signal.SIGINT, signal.SIGTERM):
-            kill_workers()
-            os._exit(128 + number)  # as if the signal had ended it
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM):
         handlers[number] = signal.signal(number, request)
     signal.setitimer(signal.ITIMER_REAL, 3600 * (hours or 0))  # 0: never
     try:
-        yield
+        with second_signal_ends():
+            yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in handlers.items():
             # a launcher may send one again; a second Ctrl-C still ends the process
-            is_repeated = first and number != signal.SIGINT
+            is_repeated = requested and number != signal.SIGINT
             signal.signal(number, signal.SIG_IGN if is_repeated else handler)
 
 

@@ -33,7 +33,7 @@ from .config_base import alternatives, contains, is_folder_name
 from .config_files import SHOW, explain, flat, load, meant
 from .data import DataConfig
 from .datamodule import Data
-from .errors import UserError, launched_rank, one_line
+from .errors import UserError, launched_rank, one_line, second_signal_ends
 from .log import RunLog
 from .model import ModelConfig
 from .module import Model
@@ -240,7 +240,7 @@ def main() -> None:
         warnings.filterwarnings("ignore", f"[\\s\\S]*{message}")
     # Lightning destroys NCCL's group alone at exit; gloo's threads can abort the end of Python
     atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
-    with one_line():
+    with one_line(), second_signal_ends():
         if "NODE_RANK" not in os.environ:  # of ranks that Lightning starts itself, without RANK
             launched_rank()
         try:

@@ -1,17 +1,24 @@
 """Errors that end a program with one line instead of a traceback."""
 
 import ctypes
+import errno
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+SAME_S = 2.0
+"""A signal within these seconds of the first one is the same, which a launcher has passed on."""
+END = 0
+"""No signal's number: ends the thread."""
 PR_SET_PDEATHSIG = 1
 """Of Linux: the signal that a process gets when its parent ends."""
 MORE_SHARED_MEMORY = "start a container with --shm-size=8g or --ipc=host, or use num_workers 0"
+SLOW_LOADER = "look for a file or a mount that does not answer, or raise the loader's timeout"
 
 
 class UserError(Exception):
@@ -36,11 +43,16 @@ def one_line() -> Iterator[None]:
     except (UserError, OSError) as error:
         # an error in a loader worker begins with its traceback
         last = (str(error).strip() or repr(error)).splitlines()[-1]
+        if isinstance(error, OSError) and (error.errno, error.filename) == (errno.ENOSPC, None):
+            last += f": the disk is full, or /dev/shm: {MORE_SHARED_MEMORY}"
+            sys.unraisablehook = lambda _: None  # of a loader that was half built
         raise _exit(last.split("UserError: ")[-1]) from None
     except RuntimeError as error:
         if not str(error).startswith("DataLoader"):  # a worker has died, or takes too long
             raise
         ended = str(error).splitlines()[0].split(". ")[0].rstrip(".")
+        if "timed out" in ended:
+            raise _exit(f"{ended}: {SLOW_LOADER}") from None
         raise _exit(f"{ended}; /dev/shm or memory may be full: {MORE_SHARED_MEMORY}") from None
     except Stopped as stopped:
         if os.environ.get("RANK", "0") == "0":
@@ -50,6 +62,41 @@ def one_line() -> Iterator[None]:
         raise SystemExit(128 + signal.SIGINT) from None
     finally:
         kill_workers()
+
+
+@contextmanager
+def second_signal_ends() -> Iterator[None]:
+    """End the process at once at a second Ctrl-C or SIGTERM, if Python handles the first one.
+
+    A thread sees it also while the main thread waits for a device, a file or other ranks.
+    """
+    if threading.current_thread() is not threading.main_thread():  # no other can handle signals
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    old_writer = signal.set_wakeup_fd(writer)
+    thread = threading.Thread(target=_end_at_second, args=(reader,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(old_writer)
+        os.write(writer, bytes([END]))
+        thread.join()
+        os.close(writer)
+        os.close(reader)
+
+
+def _end_at_second(reader: int) -> None:
+    """Read the numbers of signals from a pipe."""
+    first: dict[int, float] = {}
+    while (number := os.read(reader, 1)[0]) != END:
+        now = time.monotonic()
+        is_second = now - first.setdefault(number, now) > SAME_S
+        if is_second and number in (signal.SIGINT, signal.SIGTERM):
+            kill_workers()
+            os._exit(128 + number)  # as if the signal had ended it
 
 
 def _exit(line: str) -> SystemExit:

@@ -53,7 +53,8 @@ class StepMean:
         """Return the weight of a micro-batch's loss: its count, divided by that of the first one.
 
         The divisor is the mean over the ranks, so that the gradients which these average have the
-        same one.
+        same one. On one rank, it is the first count that is not 0: a sum of large counts, divided
+        by 1, would overflow in fp16.
         """
         count: Count = metrics["loss"][1]
         if isinstance(count, Tensor):
@@ -61,7 +62,11 @@ class StepMean:
         if is_first:
             self.micro_batches = 0
             self.total: Count = 0
-            self.divisor = _or_one(self.mean_over_ranks(count))
+            mean = self.mean_over_ranks(count)
+            self.has_ranks = mean is not count
+            self.divisor = _or_one(mean)
+        elif not self.has_ranks:
+            self.divisor = _divisor(self.total, self.divisor, count)
         self.micro_batches += 1
         self.total = self.total + count
         return count / self.divisor
@@ -87,6 +92,13 @@ def _or_zero(value: Any, count: Count) -> Any:
     if count:
         return value
     return torch.nan_to_num(torch.as_tensor(value))
+
+
+def _divisor(total: Count, divisor: Count, count: Count) -> Count:
+    """Return the divisor, which is that of the next count while the total is 0."""
+    if isinstance(total, Tensor):
+        return torch.where(total == 0, _or_one(count), divisor)
+    return divisor if total else _or_one(count)
 
 
 def _or_one(count: Count) -> Count:
