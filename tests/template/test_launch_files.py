@@ -234,16 +234,30 @@ def test_answers_reach_the_launch_file(
     assert not os.access(folder / FILES[engine], os.X_OK)
 
 
-def test_names_of_jobs_are_those_that_kubernetes_accepts(
-    fastproj: Fastproj, tmp_path: Path
+NAMES = {
+    "kubeflow": r"[a-z]([a-z0-9-]{0,43}[a-z0-9])?",
+    "jobset": r"[a-z]([a-z0-9-]{0,43}[a-z0-9])?",
+    "skypilot": r"[a-z0-9]+(--?[a-z0-9]+)*",
+    "dstack": r"[a-z][a-z0-9-]{1,40}",
+}
+"""What each engine accepts as a name. JobSet adds up to 18 characters for pods, which have 63."""
+
+
+@pytest.mark.parametrize("project", ["x", "on", f"of_60__letters-_-{'x' * 22}_{'x' * 20}"])
+def test_names_are_those_that_each_engine_accepts(
+    project: str, fastproj: Fastproj, tmp_path: Path
 ) -> None:
-    """JobSet adds up to 18 characters for the names of pods, which have at most 63."""
-    project = "a_name-of_60_letters" + "x" * 19 + "_" + "x" * 20
-    options = ["--model", ENGINE_MODEL, "--components", "kubeflow,jobset", "--no-git", "--yes"]
+    """YAML reads `on` as true."""
+    components = ",".join(["docker", *FILES])
+    options = ["--model", ENGINE_MODEL, "--components", components, "--no-git", "--yes"]
     fastproj("new", project, *options, "--output", str(tmp_path))
-    for engine in ("kubeflow", "jobset"):
-        name = yaml.safe_load((tmp_path / project / FILES[engine]).read_text())["metadata"]["name"]
-        assert re.fullmatch(r"[a-z]([a-z0-9-]{0,43}[a-z0-9])?", name)
+    texts = {engine: (tmp_path / project / file).read_text() for engine, file in FILES.items()}
+    for engine, text in texts.items():
+        task = yaml.safe_load(text)
+        assert re.fullmatch(NAMES[engine], task.get("metadata", task)["name"])
+    (image,) = set(re.findall(r"image: (\S+):latest", "".join(texts.values())))
+    assert re.fullmatch(r"[a-z0-9]+((_|__|-+)[a-z0-9]+)*", image), "what Docker accepts"
+    assert f"docker build --tag {image} ." in (tmp_path / project / "Dockerfile").read_text()
 
 
 CRDS = os.environ.get("FASTPROJ_CRDS")
