@@ -196,6 +196,7 @@ TEMPLATES: list[Change] = [
     questions("include", "---\n!include /etc/passwd\n"),
     questions("object", "x: !!python/object/apply:os.system ['touch HACKED']\n"),
     questions("aliases", BOMB),
+    questions("alias_of_itself", "a: &a [*a]\n"),
     questions("deep", "a: " + "[" * 20_000 + "]" * 20_000 + "\n"),
     questions("deep_mapping", "a: " + "{a: " * 2_000 + "1" + "}" * 2_000 + "\n"),
     questions("not_yaml", "a: [\n"),

@@ -10,10 +10,12 @@ from ..errors import FastprojError
 from . import embedded
 from .answers import Answers
 from .versions import is_release, version_of
-from .yaml_file import read_yaml
+from .yaml_file import expanded_size, read_yaml
 
 _SHORT = {"gh:": "https://github.com/", "gl:": "https://gitlab.com/", "git+": ""}
 """Spellings of copier."""
+LARGEST = 100_000
+"""Values in copier.yml, which copier renders one by one."""
 _NO_SETTINGS = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 
 
@@ -156,6 +158,8 @@ def questions_in(folder: Path) -> Answers:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise FastprojError(f"cannot read the template's copier.yml: {reason}") from error
+    if expanded_size(entries, {}) > LARGEST:
+        raise FastprojError("the template's copier.yml has aliases of aliases: do not use it")
     questions = {}
     for key, entry in entries.items():
         if not str(key).startswith("_"):

@@ -34,6 +34,20 @@ def read_yaml(file: Path) -> dict[Any, Any]:
     return content
 
 
+def expanded_size(value: Any, sizes: dict[int, int]) -> int:
+    """Count the values of a structure; what an alias stands for counts each time.
+
+    `sizes` has the parts that are counted already.
+    """
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in sizes:
+        sizes[id(value)] = 0  # an alias in what it stands for
+        parts = value.values() if isinstance(value, dict) else value
+        sizes[id(value)] = 1 + sum(expanded_size(part, sizes) for part in parts)
+    return sizes[id(value)]
+
+
 def read_answers(file: Path) -> Answers:
     """Return the content of an answers file; aliases, which can be gigabytes, are refused."""
     import yaml
