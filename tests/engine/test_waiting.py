@@ -240,6 +240,26 @@ def test_full_shared_memory_is_named_where_no_loader_can_be_built(
     assert named == "error: [Errno 28] No space left on device: 'file'"
 
 
+@pytest.mark.parametrize(
+    "kind", [RuntimeError, torch.distributed.DistBackendError, torch.distributed.DistNetworkError]
+)
+def test_end_of_another_rank_is_one_line(
+    p: Package, kind: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each framework, as `one_line` is common to them."""
+    waited: list[float] = []
+    monkeypatch.setattr(p.errors.time, "sleep", waited.append)
+    where = "[gloo/transport/tcp/pair.cc:553] " if kind is RuntimeError else ""
+    with pytest.raises(SystemExit) as ended, p.errors.one_line():
+        raise kind(f"{where}Connection closed by peer\nException raised from")
+    assert ended.value.code == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"another rank is gone: look for its error ({where}Connection closed by peer)"]
+    assert waited == [5], "a launcher names the first rank that ends"
+    with pytest.raises(RuntimeError, match="of its own"), p.errors.one_line():
+        raise RuntimeError("of its own")
+
+
 def test_worker_outlives_signals(p: Package) -> None:
     """However long the main process needs to save."""
     context = multiprocessing.get_context("fork")

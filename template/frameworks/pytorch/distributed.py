@@ -1,8 +1,6 @@
 """Ranks, their devices, DistributedDataParallel, and the random numbers of a batch."""
 
 import gc
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -112,19 +110,11 @@ def init(wanted_device: str) -> Iterator[World]:
     _join(world)
     stopped: Stopped | None = None
     try:
-        try:
-            yield world
-        except Stopped as error:
-            stopped = error
-            clear_frames(error.__traceback__)
-        dist.barrier()  # the ranks' store ends with rank 0
-    except RuntimeError as error:
-        if "gloo" not in str(error) and not isinstance(error, dist.DistError):
-            raise
-        time.sleep(5)  # a launcher names the rank that ends first, and then ends this one
-        reason = str(error).partition("\n")[0]
-        print(f"another rank is gone: look for its error ({reason})", file=sys.stderr)
-        raise SystemExit(1) from None
+        yield world
+    except Stopped as error:
+        stopped = error
+        clear_frames(error.__traceback__)
+    dist.barrier()  # the ranks' store ends with rank 0
     # DistributedDataParallel has to end before the group: as the last owner of the group, it would
     # wait for the group's threads, which may wait for Python's lock. A compiled one is in a cycle.
     gc.unfreeze()

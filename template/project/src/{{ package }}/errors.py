@@ -48,6 +48,11 @@ def one_line() -> Iterator[None]:
             sys.unraisablehook = lambda _: None  # of a loader that was half built
         raise _exit(last.split("UserError: ")[-1]) from None
     except RuntimeError as error:
+        if _is_of_another_rank(error):
+            time.sleep(5)  # a launcher names the rank that ends first, and then ends this one
+            reason = str(error).partition("\n")[0]
+            print(f"another rank is gone: look for its error ({reason})", file=sys.stderr)
+            raise SystemExit(1) from None
         if not str(error).startswith("DataLoader"):  # a worker has died, or takes too long
             raise
         ended = str(error).splitlines()[0].split(". ")[0].rstrip(".")
@@ -97,6 +102,12 @@ def _end_at_second(reader: int) -> None:
         if is_second and number in (signal.SIGINT, signal.SIGTERM):
             kill_workers()
             os._exit(128 + number)  # as if the signal had ended it
+
+
+def _is_of_another_rank(error: RuntimeError) -> bool:
+    """Whether an error is of gloo, or one that torch.distributed has a class for."""
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    return "DistError" in kinds or "gloo" in str(error)
 
 
 def _exit(line: str) -> SystemExit:
