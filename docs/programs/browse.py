@@ -78,7 +78,7 @@ def main() -> None:
             take(chromium, f"{address}/{page}.html", args.screenshots, page.replace("/", "-"))
         server.shutdown()
     errors += search(chromium, args.site)
-    sys.exit("\n".join(errors))
+    sys.exit("\n".join(errors) or 0)
 
 
 class Server(http.server.SimpleHTTPRequestHandler):
