@@ -93,7 +93,8 @@ def test_development_container_asks_for_gpus_that_are_there(
 
 
 @pytest.mark.skipif(
-    not HADOLINT, reason="needs hadolint, or its path in FASTPROJ_HADOLINT: make test"
+    not HADOLINT,
+    reason="needs FASTPROJ_HADOLINT, by tests/support/programs/install_checkers.sh: make test",
 )
 def test_hadolint_finds_nothing(project: Project, without_gpu: Path) -> None:
     for folder in (project(FRAMEWORKS[0], ENGINE_MODEL, "nodes"), without_gpu):

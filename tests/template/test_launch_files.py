@@ -261,7 +261,7 @@ def test_names_are_those_that_each_engine_accepts(
 
 
 CRDS = os.environ.get("FASTPROJ_CRDS")
-"""A folder with the files of `CRD`; the page of each component says from which release."""
+"""A folder with the files of `CRD`."""
 CRD = {"kubeflow": "trainer.kubeflow.org_trainjobs.yaml", "jobset": "jobset.x-k8s.io_jobsets.yaml"}
 
 
@@ -277,7 +277,7 @@ def forbid_unknown_keys(schema: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(
     not CRDS,
-    reason="needs FASTPROJ_CRDS, a folder with CRDs of Kubeflow Trainer and JobSet: make test",
+    reason="needs FASTPROJ_CRDS, by tests/support/programs/install_checkers.sh: make test",
 )
 @pytest.mark.parametrize("engine", CRD)
 def test_manifest_is_valid_for_the_schema_of_its_release(
@@ -317,7 +317,7 @@ def test_task_is_valid_for_its_package(
 ) -> None:
     variable = f"FASTPROJ_{engine.upper()}_PYTHON"
     python = os.environ.get(variable) or pytest.skip(
-        f"needs {variable}, a Python with {engine}: make test"
+        f"needs {variable}, by tests/support/programs/install_checkers.sh: make test"
     )
     for framework in FRAMEWORKS:
         for hardware in ANSWERS:
