@@ -82,7 +82,7 @@ def test_run_is_requeued_at_the_time_limit_and_ends_as_an_uninterrupted_one(
     cluster: Cluster, folder: Path, whole: str
 ) -> None:
     job = submit(cluster, folder, "--time=1", "--signal=USR1@45")
-    start_at_once(cluster, job)
+    start_soon(cluster, job)
     stopped = saved(folder / "runs", f"slurm-{job}")["step"]
     assert stopped < 1500, "so it has not ended before the signal"
     requeued = time.monotonic()
@@ -98,12 +98,16 @@ def test_run_is_requeued_at_the_time_limit_and_ends_as_an_uninterrupted_one(
     )
 
 
-def start_at_once(cluster: Cluster, job: str) -> None:
-    """Wait until a job is requeued, and start it: SLURM would wait for two minutes."""
-    wait_for(
-        lambda: "Restarts=1" in cluster.run("scontrol", "show", "job", job), cluster.daemons, 150
-    )
-    for change in ("TimeLimit=10", "StartTime=now"):
+def start_soon(cluster: Cluster, job: str) -> None:
+    """Wait until a job is requeued, and start it soon: SLURM would wait for two minutes."""
+
+    def waits_for_its_start() -> bool:
+        facts = cluster.run("scontrol", "show", "job", job)
+        # SLURM refuses credentials that are not newer than the end of the first start, in seconds
+        return "Restarts=1" in facts and "JobState=PENDING" in facts
+
+    wait_for(waits_for_its_start, cluster.daemons, 150)
+    for change in ("TimeLimit=10", "StartTime=now+5"):
         cluster.run("scontrol", "update", f"JobId={job}", change)
 
 
@@ -113,7 +117,7 @@ def test_job_with_a_killed_task_is_requeued_and_ends_as_an_uninterrupted_one(
     job = submit(cluster, folder)
     wait_for(lambda: trains(folder, job), cluster.daemons)
     os.kill(rank_of(f"slurm-{job}", "1"), signal.SIGKILL)
-    start_at_once(cluster, job)
+    start_soon(cluster, job)
     ended(cluster, job)
     assert "a task ended with status 137" in (folder / f"slurm-{job}.out").read_text()
     assert equal(saved(folder / "runs", f"slurm-{job}"), saved(folder / "runs", whole))
