@@ -391,6 +391,15 @@ def test_runs_without_a_name_have_folders_of_their_own(
     assert sorted(folder.name for folder in tmp_path.iterdir()) == names
 
 
+def test_foreign_progress_is_one_line(tiny: Package, tmp_path: Path) -> None:
+    """Accelerate gives it to `Progress` as it is: the run would begin anew, with other weights."""
+    train_here(tiny, tmp_path, *SHORT)
+    torch.save({"epoch": 2}, checkpoints(tmp_path)[-1] / "custom_checkpoint_0.pkl")
+    foreign = r"is damaged or of another model \(custom_checkpoint_0.pkl has no step\): remove it"
+    with pytest.raises(tiny.errors.UserError, match=foreign):
+        train_here(tiny, tmp_path, *SHORT, "--train.steps=13", "--run.allow_changes=true")
+
+
 class Payload:
     """Writes a file when it is unpickled."""
 
@@ -401,7 +410,9 @@ class Payload:
         return (Path.touch, (self.file,))
 
 
-@pytest.mark.parametrize("name", ["optimizer.bin", "random_states_0.pkl"])
+@pytest.mark.parametrize(
+    "name", ["optimizer.bin", "random_states_0.pkl", "custom_checkpoint_0.pkl"]
+)
 def test_hostile_checkpoint_executes_nothing(
     tiny: Package,
     tmp_path: Path,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from torch.optim import Optimizer
 
@@ -96,6 +97,10 @@ def load(
         return
     configured = [dict(group) for group in optimizer.param_groups]
     try:
+        # Accelerate would execute what is in the file of `Progress`
+        progress = torch.load(newest / "custom_checkpoint_0.pkl", weights_only=True)
+        if "step" not in progress:
+            raise ValueError("custom_checkpoint_0.pkl has no step")
         accelerator.load_state(str(newest))
     except Exception as error:  # torch, pickle and safetensors raise many kinds
         reason = " ".join(str(error).split())[:200]
