@@ -347,6 +347,8 @@ def test_resumed_run_with_other_options_is_one_line(
         assert f", and not {value}: put back" in last
     assert rows(tmp_path) == before
     p.run(tmp_path, "--data.num_workers=1", "--ckpt_path=last")
+    (tmp_path / "a/config.json").write_text("damaged")
+    p.run(tmp_path, "--ckpt_path=last")
 
 
 class Code:

@@ -5,6 +5,7 @@ import math
 import platform
 import sys
 import time
+from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -56,9 +57,9 @@ class RunLog(SaveConfigCallback):
     ) -> None:
         """Refuse to resume with other options: the optimizer's state has the old ones."""
         file = Path(trainer.log_dir) / "config.json"
-        if not trainer.training or not file.exists():
+        recorded = _read(file).get("config")
+        if not trainer.training or recorded is None:
             return
-        recorded = json.loads(file.read_text(encoding="utf-8"))["config"]
         before = _training_options(recorded)
         for name, value in _training_options(self.options).items():
             if value != before.get(name):
@@ -150,7 +151,7 @@ class RunLog(SaveConfigCallback):
     def _write_config(self, trainer: Any) -> None:
         file = self.file.with_name("config.json")
         step = trainer.global_step
-        before = json.loads(file.read_text(encoding="utf-8")) if step and file.exists() else {}
+        before = _read(file) if step else {}
         starts = [start for start in before.get("starts", []) if start < step]
         versions = {
             "python": platform.python_version(),
@@ -207,6 +208,13 @@ class LastModelCheckpoint(ModelCheckpoint):
     def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
         if not trainer.fast_dev_run:
             trainer.save_checkpoint(f"{self.dirpath}/last.ckpt")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return the record of a run; empty if there is none."""
+    with suppress(OSError, TypeError, ValueError):
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    return {}
 
 
 def _training_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ Metrics = Mapping[str, tuple[Any, ...]]
 """By name: its sum over a batch, and the count to divide by, a number or a tensor on the device.
 
 Must have "loss", whose count is what the mean loss is over: samples, tokens, pixels, boxes.
+Each batch has the same names, with a count of 0 where nothing counts.
 Sums of shape (k,), such as one per class, give the mean over the entries that have a count.
 """
 
