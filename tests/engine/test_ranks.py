@@ -205,6 +205,20 @@ def test_vectors_of_sums_give_the_mean_over_entries_that_have_a_count(p: Package
     assert math.isnan(meter.read()["iou"]), "NaN is no class without a count"
 
 
+def test_ranks_with_other_metrics_are_refused(p: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a model returns the loss alone where nothing counts: sums would be of other metrics."""
+    world = p.distributed.World(1, 2, torch.device("cpu"))
+    meter = p.metrics.Meter(world)
+    meter.add({"loss": (1.0, 2), "accuracy": (1, 2)})
+    monkeypatch.setattr(p.distributed.dist, "all_reduce", lambda own: own.mul_(2))
+    assert meter.read() == {"accuracy": 0.5, "loss": 0.5}
+    meter.add({"loss": (0, 0)})
+    monkeypatch.setattr(p.distributed.dist, "all_reduce", lambda own: own.add_(7))
+    message = "rank 1 has the metrics loss, and others differ: let `forward` in model.py return"
+    with pytest.raises(p.errors.UserError, match=message):
+        meter.read()
+
+
 def test_metric_without_a_count_is_nan_and_not_zero(p: Package) -> None:
     """A recall of 0 is a result; in training, the loss of nothing is 0, like its gradient."""
     meter = p.metrics.Meter(p.distributed.World(0, 1, torch.device("cpu")), loss_of_none=0.0)

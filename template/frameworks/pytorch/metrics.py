@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +47,9 @@ class Meter:
     def read(self, scalars: Mapping[str, Tensor] | None = None) -> dict[str, float]:
         """Return the means over all ranks since the last call, and some scalars of this rank."""
         row = {}
-        for name in sorted(self.totals):  # in one order on all ranks
+        names = sorted(self.totals)  # in one order on all ranks
+        self._check_equal(names)
+        for name in names:
             pair = []
             for part in self.totals[name]:
                 pair.append(torch.as_tensor(part, dtype=self.dtype, device=self.world.device))
@@ -60,6 +63,16 @@ class Meter:
         for name, value in (scalars or {}).items():
             row[name] = value.item()
         return row
+
+    def _check_equal(self, names: list[str]) -> None:
+        """Refuse ranks whose batches had other metrics: they would wait for each other."""
+        number = float(crc32(repr(names).encode()))
+        total = self.world.all_reduce(torch.tensor(number, dtype=torch.float64))
+        if total != number * self.world.size:
+            own = f"rank {self.world.rank} has the metrics {', '.join(names)}, and others differ"
+            raise UserError(
+                f"{own}: let `forward` in model.py return the same names for each batch"
+            )
 
 
 def check_finite(
