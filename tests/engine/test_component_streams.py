@@ -216,7 +216,7 @@ def test_killed_run_ends_as_an_uninterrupted_one(
 
 @pytest.mark.parametrize("kind", ["shards", "stateful", "plain"])
 def test_other_number_of_workers_has_the_same_samples(
-    p: Package, tmp_path: Path, shards: str, kind: str
+    p: Package, tmp_path: Path, shards: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = options(shards, f"--data.kind={kind}", "--streams.readers=4")
     p.train_here(tmp_path / "whole", *chosen, noted(tmp_path / "whole"))
@@ -231,6 +231,9 @@ def test_other_number_of_workers_has_the_same_samples(
         )
     assert notes(tmp_path / "parts") == whole
     assert len({*chain.from_iterable(whole)}) == 32  # of different readers
+    capsys.readouterr()
+    p.evaluate.load_run(tmp_path / "parts/a", torch.device("cpu"))
+    assert capsys.readouterr().err == ""  # a stream has no number of samples
 
 
 def test_batches_that_were_only_prefetched_are_trained_on_after_a_resume(

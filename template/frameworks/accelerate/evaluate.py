@@ -96,7 +96,7 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
         raise UserError(f"{folder} has no validation yet: train for longer")
     cfg = from_saved(Config, saved)
     train_set, val_set, spec = load_data(data, cfg.data, spec_of(folder))
-    record.note_changes(folder, len(train_set))
+    record.note_changes(folder, train_set)
     net: torch.nn.Module = build(cfg.model, spec)
     try:
         load_model(net, weights)

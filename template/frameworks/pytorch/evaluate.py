@@ -27,7 +27,7 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     cfg = from_saved(Config, saved)
     best = checkpoint.best(folder)
     train_set, val_set, spec = load_data(data, cfg.data, checkpoint.spec_of(best))
-    record.note_changes(folder, len(train_set))
+    record.note_changes(folder, train_set)
     components = build_components(cfg, World(0, 1, device))
     net = components.convert_model(build(cfg.model, spec))
     checkpoint.restore(net, checkpoint.weights_of(best), best)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import IterableDataset
 
 from .errors import UserError
 from .summary import SUMMARY, describe_versions, write_text
@@ -125,8 +126,14 @@ def _commit() -> str:
     return ""
 
 
-def note_changes(folder: Path, samples: int) -> None:
-    """Say on stderr if there are not as many training samples as the run had."""
+def note_changes(folder: Path, train_set: Any) -> None:
+    """Say on stderr if there are not as many training samples as the run had.
+
+    Those of a stream are not known.
+    """
+    if isinstance(train_set, IterableDataset):
+        return
+    samples = len(train_set)
     before = read(folder).get("trained_with", {}).get("training samples", samples)
     if samples != before:
         changed = f"the data have {samples:,} training samples, and had {before:,} in the run"
