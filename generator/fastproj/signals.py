@@ -32,5 +32,5 @@ def delayed() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    for waiting in received:
-        signal.raise_signal(waiting)
+        for waiting in received:
+            signal.raise_signal(waiting)

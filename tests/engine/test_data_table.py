@@ -377,11 +377,6 @@ def test_own_file_is_understood(
             "the first row of FILE has values (3, 2024-01-01, 5.5, 7): add a row with the names of "
             "the columns above it or, if these are the names, begin them with a letter",
         ),
-        (
-            GOOD.replace("a,c,label,id", "3,2,5,7"),
-            {},
-            "the first row of FILE has values (3, 2, 5, 7)",
-        ),
         (GOOD.replace("u,x", "\0,x"), {}, "FILE is binary: set data.encoding, or remove"),
         (GOOD, {"path": Path("~nobody-here/a.csv")}, "data.path=~nobody-here/a.csv does not ex"),
         (csv_of(once("1e39")), {}, "column a: 1e+39 in row 7 is too large: correct it"),

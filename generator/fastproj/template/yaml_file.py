@@ -39,7 +39,7 @@ def expanded_size(value: Any, sizes: dict[int, int]) -> int:
 
     `sizes` has the parts that are counted already.
     """
-    if not isinstance(value, dict | list):
+    if not isinstance(value, dict | list | tuple | set):
         return 1
     if id(value) not in sizes:
         sizes[id(value)] = 0  # an alias in what it stands for

@@ -111,7 +111,8 @@ class Nonfinite(Component):
         count: Any,
     ) -> tuple[Tensor, Tensor]:
         """Return a metric; the one of the last row, with almost no count, if it is not finite."""
-        value = torch.as_tensor(value, device=self.device)
+        if not isinstance(value, Tensor):
+            value = torch.full((), value, device=self.device)
         finite = value.isfinite().all()
         last = self.row.get(name, 0.0)
         value = torch.where(finite, value.detach(), last * TINY)

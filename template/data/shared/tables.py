@@ -28,7 +28,7 @@ NUMBER = r"[-+]?[0-9]+(" + THOUSANDS + r"[0-9]{3})*([.,][0-9]+)?"
 UNIT = r"([$€£¥%]|[a-zA-Z]{1,3})"
 WITH_UNIT = rf"[$€£¥]\s?{NUMBER}|{NUMBER}\s?{UNIT}"
 VALUE = re.compile(r"[-+.,:/\s0-9]+")
-"""A number, a date or a time, which is no name of a column, unless whole numbers count up."""
+"""A number, a date or a time, which is no name of a column, unless it is a whole number."""
 SAMPLE = 10_000
 """Rows of CSV that show which columns are codes."""
 
@@ -86,7 +86,7 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
     header, separator = _find_header(file, text, cfg)
     given = [name for name in header if name]
     _check_names(given, file)
-    if all(map(VALUE.fullmatch, given)) and not _count_up(given):
+    if all(map(VALUE.fullmatch, given)) and not all(map(str.isdigit, given)):
         raise UserError(
             f"the first row of {file} has values ({listed(given)}): add a row with the names of "
             "the columns above it or, if these are the names, begin them with a letter"
@@ -120,11 +120,6 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
     if table.iloc[:, last].isna().any():  # also where a row ends before
         _refuse_short_rows(file, text, separator, last + 1)
     return table[named]
-
-
-def _count_up(names: list[str]) -> bool:
-    """Whether the names are whole numbers in ascending order, such as years."""
-    return all(map(str.isdigit, names)) and names == sorted(names, key=int)
 
 
 def _are_codes(cells: "pd.Series[str]") -> bool:

@@ -16,6 +16,7 @@ echo "FASTPROJ_DSTACK_PYTHON=$folder/dstack/bin/python"
 for file in kubeflow/trainer/v2.3.0/manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml \
   kubernetes-sigs/jobset/v0.12.0/config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml; do
   crd=$folder/crds/${file##*/}
-  [ -e "$crd" ] || curl --fail --silent --show-error --location --output "$crd" "https://raw.githubusercontent.com/$file"
+  [ -e "$crd" ] || curl --fail --silent --show-error --location --output "$crd.part" "https://raw.githubusercontent.com/$file"
+  [ -e "$crd" ] || mv "$crd.part" "$crd"
 done
 echo "FASTPROJ_CRDS=$folder/crds"

@@ -42,8 +42,8 @@ def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
 class StepMean:
     """Weighs the micro-batches of a step by their counts.
 
-    With equal weights, a token in a micro-batch with few others would weigh more. Counts that are
-    the same number cost nothing; those on the device stay there.
+    With equal weights, a token in a micro-batch with few others would weigh more. On one rank,
+    counts that are the same number cost nothing; those on the device stay there.
     """
 
     def __init__(self, mean_over_ranks: Callable[[Count], Count]) -> None:
@@ -87,8 +87,10 @@ class StepMean:
 def _or_zero(value: Any, count: Count) -> Any:
     """Return a value, but 0 for NaN where nothing counts."""
     if isinstance(count, Tensor):
-        value = torch.as_tensor(value, device=count.device)
-        return torch.where(count == 0, torch.nan_to_num(value), value)
+        if not isinstance(value, Tensor):
+            value = torch.full((), value, device=count.device)
+        is_none = (count == 0).to(value.device, non_blocking=True)
+        return torch.where(is_none, torch.nan_to_num(value), value)
     if count:
         return value
     return torch.nan_to_num(torch.as_tensor(value))
