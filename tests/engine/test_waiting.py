@@ -249,15 +249,30 @@ def test_end_of_another_rank_is_one_line(
     """In each framework, as `one_line` is common to them."""
     waited: list[float] = []
     monkeypatch.setattr(p.errors.time, "sleep", waited.append)
-    where = "[gloo/transport/tcp/pair.cc:553] " if kind is RuntimeError else ""
+    is_gloo = kind is RuntimeError
+    where = "[gloo/transport/tcp/pair.cc:553] " if is_gloo else ""
+    monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SystemExit) as ended, p.errors.one_line():
         raise kind(f"{where}Connection closed by peer\nException raised from")
     assert ended.value.code == 1
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"another rank is gone: look for its error ({where}Connection closed by peer)"]
+    told = (
+        "another rank is gone: look for its error"
+        if is_gloo
+        else "this rank or another one has failed"
+    )
+    assert lines == [f"{told} ({where}Connection closed by peer)"]
     assert waited == [5], "a launcher names the first rank that ends"
-    with pytest.raises(RuntimeError, match="of its own"), p.errors.one_line():
-        raise RuntimeError("of its own")
+    for own in (
+        "of its own",
+        "[gloo/transport/tcp/device.cc:9] of its own",
+        "igloo/a.cpp of its own",
+    ):
+        with pytest.raises(RuntimeError, match="of its own"), p.errors.one_line():
+            raise RuntimeError(own)
+    monkeypatch.delenv("WORLD_SIZE")
+    with pytest.raises(kind, match="closed by peer"), p.errors.one_line():
+        raise kind(f"{where}Connection closed by peer")
 
 
 def test_worker_outlives_signals(p: Package) -> None:

@@ -48,10 +48,9 @@ def one_line() -> Iterator[None]:
             sys.unraisablehook = lambda _: None  # of a loader that was half built
         raise _exit(last.split("UserError: ")[-1]) from None
     except RuntimeError as error:
-        if _is_of_another_rank(error):
+        if line := _of_other_ranks(error):
             time.sleep(5)  # a launcher names the rank that ends first, and then ends this one
-            reason = str(error).partition("\n")[0]
-            print(f"another rank is gone: look for its error ({reason})", file=sys.stderr)
+            print(line, file=sys.stderr)
             raise SystemExit(1) from None
         if not str(error).startswith("DataLoader"):  # a worker has died, or takes too long
             raise
@@ -104,10 +103,16 @@ def _end_at_second(reader: int) -> None:
             os._exit(128 + number)  # as if the signal had ended it
 
 
-def _is_of_another_rank(error: RuntimeError) -> bool:
-    """Whether an error is of gloo, or one that torch.distributed has a class for."""
-    kinds = [kind.__name__ for kind in type(error).__mro__]
-    return "DistError" in kinds or "gloo" in str(error)
+def _of_other_ranks(error: RuntimeError) -> str:
+    """Return a line for an error of the connections between ranks, or nothing."""
+    text = " ".join(str(error).partition("Exception raised from")[0].split())
+    if os.environ.get("WORLD_SIZE", "1") == "1" or "EADDRINUSE" in text:
+        return ""
+    if "gloo/transport" in text and "device.cc" not in text:  # which is this rank's interface
+        return f"another rank is gone: look for its error ({text})"
+    if "DistError" in [kind.__name__ for kind in type(error).__mro__]:  # of NCCL, or of the store
+        return f"this rank or another one has failed ({text})"
+    return ""
 
 
 def _exit(line: str) -> SystemExit:
