@@ -273,8 +273,8 @@ def test_wait_for_a_worker_has_a_limit(tiny: Package, tmp_path: Path) -> None:
     assert tiny.loader.val_loader(range(4), cfg, 1).timeout == 99
 
 
-def test_second_signal_ends_a_run_at_once(tiny: Package) -> None:
-    """A thread waits for signals, as the main thread may wait in a collective."""
+def test_a_thread_watches_the_signals_of_a_run(tiny: Package) -> None:
+    """So a second one ends it at once, also while the main thread waits in a collective."""
     with tiny.train.stop_requests(None, None):
         assert signal.set_wakeup_fd(-1) > 0
 
