@@ -172,7 +172,9 @@ def test_signals_end_a_run_without_a_checkpoint(
         assert summary(folder)["exit"] == "stopped"
 
 
-def test_a_thread_watches_the_signals_of_a_command(p: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_watches_the_signals_of_a_command(
+    p: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So a second one ends it at once; Lightning looks at the first one after a batch."""
     found: list[int] = []
     monkeypatch.setattr(p.train, "run", lambda: found.append(signal.set_wakeup_fd(-1)))

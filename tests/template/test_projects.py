@@ -155,7 +155,8 @@ OF_LIGHTNING = {
     "train.batch_size": "data.batch_size",
 }
 
-USUAL = [(FRAMEWORKS[0], model) for model in ONE_PER_KIND]
+LONGEST = "gpt"
+USUAL = [(FRAMEWORKS[0], model) for model in ONE_PER_KIND if model != LONGEST]
 RECIPES = tiers(USUAL, [pair for pair in PAIRS if pair not in USUAL])
 
 
