@@ -118,9 +118,10 @@ class '''
     model.write_text(text[:end].rstrip("\n") + "\n" + field + text[end:].removeprefix("\n\nclass "))
     replace(
         model,
-        "            targets.flatten(),\n",
-        "            targets.flatten(),\n"
-        "            label_smoothing=self.smoothing if self.training else 0.0,\n",
+        "        return F.cross_entropy(self.logits(states), targets)\n",
+        "        smoothing = self.smoothing if self.training else 0.0\n"
+        "        logits = self.logits(states)\n"
+        "        return F.cross_entropy(logits, targets, label_smoothing=smoothing)\n",
     )
     text = model.read_text()
     start = text.index("class GPT(")
