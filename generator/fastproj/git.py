@@ -15,6 +15,7 @@ from .errors import FastprojError
 
 TIMEOUT_S = 600.0
 END_S = 10.0
+"""Seconds to wait for what git has started, after git was killed."""
 
 # Variables about identity and transport. All others, such as GIT_DIR, are about a repository.
 _IDENTITY = ("GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_SSH", "GIT_SSL_", "GIT_ASKPASS", "GIT_EXEC_PATH")
