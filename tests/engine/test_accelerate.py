@@ -16,8 +16,8 @@ import torch
 from counted import BATCH, UNEVEN, check, check_row, expected, gradients, options
 from engine import Package, checkpoints, rows, summary, times, trained_elsewhere
 from matrix import EVERY, MODELS
-from program import Fastproj, Project, render_once, run_in
-from warm import run_python
+from program import PROGRAMS, Fastproj, Project, render_once, run_in
+from warm import one_of_two_ranks, run_python
 
 SHORT = ["--train.steps=12", "--train.eval_every=4", "--train.batch_size=4", "--model.dropout=0.3"]
 
@@ -271,6 +271,35 @@ def test_wait_for_a_worker_has_a_limit(tiny: Package, tmp_path: Path) -> None:
     options = tiny.arguments(tmp_path, "--loader.num_workers=1", "--loader.timeout=99")
     cfg = tiny.config.parse(tiny.config.Config, options)
     assert tiny.loader.val_loader(range(4), cfg, 1).timeout == 99
+
+
+def test_batch_that_does_not_come_ends_the_run_with_one_line(tiny: Package, tmp_path: Path) -> None:
+    options = tiny.arguments(tmp_path, "--data.kind=samples", "--loader.timeout=1", *SHORT)
+    program = [str(PROGRAMS / "stall_after.py"), "30", str(tmp_path), tiny.name]
+    done = run_python(tiny.root, *program, *options, status=1)
+    assert done.stderr.startswith("error: no batch was loaded within 1 seconds: look for a file")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_rank_that_never_joins_is_missed(
+    tiny: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_of_two_ranks(monkeypatch, tiny.errors)
+    with pytest.raises(tiny.errors.UserError, match="not all of 2 ranks have joined"):
+        train_here(tiny, tmp_path)
+
+
+def test_ranks_with_other_metrics_are_refused(tiny: Package) -> None:
+    """They would wait for each other."""
+    accelerator = SimpleNamespace(
+        device=torch.device("cpu"),
+        num_processes=2,
+        reduce=lambda own, kind="sum": own / 2 if kind == "mean" else own,
+    )
+    means = tiny.evaluate.Means(accelerator)
+    means.add({"loss": (1.0, 2)})
+    with pytest.raises(tiny.errors.UserError, match="the metrics of this rank are loss, and other"):
+        means.read()
 
 
 def test_a_thread_watches_the_signals_of_a_run(tiny: Package) -> None:

@@ -1,7 +1,9 @@
 """Options of training with Lightning: each one acts in a run of a few steps."""
 
 import math
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -11,6 +13,7 @@ from engine import overwriting, summary
 from lightning_runs import IGNORED, LightningProject, Project, column, rows
 from torch import distributed, nn
 from torch.multiprocessing.spawn import start_processes
+from warm import one_of_two_ranks
 
 pytestmark = [
     *IGNORED,
@@ -184,6 +187,41 @@ def test_two_devices_are_started_by_lightning(
         expect=1,
     )
     assert "SyncBatchNorm layers only work with GPU modules" in printed
+
+
+def test_rank_that_never_joins_is_missed(
+    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_of_two_ranks(monkeypatch, p.errors)
+    with pytest.raises(SystemExit) as ended:
+        p.run(tmp_path)
+    assert ended.value.code == 1
+    assert "error: not all of 2 ranks have joined (" in capsys.readouterr().err
+
+
+def test_rank_that_ends_while_it_reads_the_data_is_an_error(
+    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its launcher would let the others wait for it, as a status of 0 is no error."""
+    monkeypatch.setattr(p.data, "load", lambda *_: sys.exit())
+    with pytest.raises(SystemExit) as ended:
+        p.run(tmp_path)
+    assert not ended.value.code, "without other ranks"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("NODE_RANK", "0")  # as Lightning sets it
+    with pytest.raises(SystemExit) as ended:
+        p.run(tmp_path)
+    assert ended.value.code == 1
+    assert "error: this rank ends before it has joined the others" in capsys.readouterr().err
+
+
+def test_ranks_with_other_metrics_are_refused(p: Project) -> None:
+    """They would wait for each other."""
+    module = SimpleNamespace(mean_over_ranks=lambda number: number / 2)
+    means = p.metrics.Means()
+    means.update({"loss": (1.0, 2)})
+    with pytest.raises(p.errors.UserError, match="the metrics of this rank are loss, and other"):
+        p.module.Model.log_means(module, "train", means)
 
 
 def test_rows_are_right_if_the_next_step_overwrites_the_outputs_of_the_model(

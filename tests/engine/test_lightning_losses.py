@@ -17,7 +17,8 @@ from engine import TINY, MakePackage, Package
 from lightning_runs import IGNORED, LightningProject, column, rows, saved
 from lightning_runs import Project as WithLightning
 from matrix import EVERY, MODELS, ROOT
-from program import Project, once, run_in
+from program import PROGRAMS, Project, once, run_in
+from warm import run_python
 
 pytestmark = IGNORED
 STEPS = 20 if EVERY else 8
@@ -218,6 +219,17 @@ def test_clipping_sees_the_gradient_of_the_step(tiny: WithLightning, tmp_path: P
         clipped,
         1e-5,
     )
+
+
+def test_batch_that_does_not_come_ends_the_run_with_one_line(
+    tiny: WithLightning, tmp_path: Path
+) -> None:
+    options = tiny.arguments(tmp_path, "--data.kind=samples", "--data.timeout=1")
+    program = [str(PROGRAMS / "stall_after.py"), "30", str(tmp_path), tiny.name]
+    done = run_python(tiny.root, *program, *options, status=1)
+    errors = [line for line in done.stderr.splitlines() if "error: " in line]
+    assert errors[0].startswith("error: no batch was loaded within 1 seconds: look for a file")
+    assert "Traceback" not in done.stderr
 
 
 def test_last_step_of_an_epoch_is_divided_by_the_micro_batches_that_it_has(

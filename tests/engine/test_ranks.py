@@ -214,7 +214,7 @@ def test_ranks_with_other_metrics_are_refused(p: Package, monkeypatch: pytest.Mo
     assert meter.read() == {"accuracy": 0.5, "loss": 0.5}
     meter.add({"loss": (0, 0)})
     monkeypatch.setattr(p.distributed.dist, "all_reduce", lambda own: own.add_(7))
-    message = "rank 1 has the metrics loss, and others differ: let `forward` in model.py return"
+    message = "metrics of this rank are loss, and other ranks have others: let `forward` in mod"
     with pytest.raises(p.errors.UserError, match=message):
         meter.read()
 

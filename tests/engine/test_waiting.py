@@ -112,12 +112,18 @@ def test_second_signal_ends_a_rank_that_waits_for_another_one(p: Package, tmp_pa
 
 
 @pytest.mark.slow
-def test_batch_that_does_not_come_ends_the_run_with_one_line(p: Package, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("workers", "line"),
+    [(0, "no batch was loaded within 2 seconds"), (2, "DataLoader timed out after 2.0 seconds")],
+)
+def test_batch_that_does_not_come_ends_the_run_with_one_line(
+    p: Package, tmp_path: Path, workers: int, line: str
+) -> None:
     p.finish(tmp_path / "whole", *SHORT, "--data.kind=samples")
-    run = stalled(p, tmp_path, *SHORT, "--loader.timeout=2", workers=2)
+    run = stalled(p, tmp_path, *SHORT, "--loader.timeout=2", workers=workers)
     done = run.finish(MINUTE)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: DataLoader timed out after 2.0 seconds: look for a file")
+    assert done.stderr.startswith(f"error: {line}: look for a file or a mount")
     assert len(done.stderr.splitlines()) == 1
     p.finish(tmp_path, *SHORT, "--data.kind=samples")
     assert equal(saved(tmp_path), saved(tmp_path / "whole"))
@@ -363,7 +369,7 @@ def test_rank_that_never_joins_is_missed(p: Package, tmp_path: Path, has_store: 
         "TORCHELASTIC_RESTART_COUNT": "0",
     }
     change = "import runpy, sys; from datetime import timedelta; sys.argv = sys.argv[1:]; "
-    change += f"from {p.name} import distributed; distributed.JOIN = timedelta(seconds=4); "
+    change += f"from {p.name} import errors; errors.JOIN = timedelta(seconds=4); "
     file = tmp_path / "soon.py"
     file.write_text(f"{change}runpy.run_path(sys.argv[0], run_name='__main__')")
     program = [str(PROGRAMS / "fail_on_rank.py"), "start", "1", p.name]

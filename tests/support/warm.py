@@ -13,9 +13,12 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
+import pytest
 from program import LIMIT_S
 
 PRELOADED = ["torch", "torch._dynamo", "jsonargparse", "sklearn.datasets", "lightning.pytorch.cli"]
@@ -73,6 +76,21 @@ class Started:
         return subprocess.CompletedProcess(self.command, status, stdout, stderr)
 
 
+def one_of_two_ranks(monkeypatch: pytest.MonkeyPatch, errors: Any) -> None:
+    """Let this process be a rank that waits half a second for another one, which does not come."""
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in (variables | {"MASTER_PORT": free_port()}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(errors, "JOIN", timedelta(seconds=0.5))
+
+
+def free_port() -> str:
+    """Return the number of a port that nobody uses."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
 def start_python(
     folder: Path, *command: str, ranks: int = 1, nodes: int = 1, **changes: str
 ) -> Started:
@@ -84,9 +102,7 @@ def start_python(
     here = ranks // nodes
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     shared |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(here)}
     outputs = Path(tempfile.mkdtemp())
     processes: list[BaseProcess] = []

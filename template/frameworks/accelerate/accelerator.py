@@ -2,21 +2,23 @@
 
 import logging
 import os
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator, PartialState
 from accelerate.utils import DataLoaderConfiguration, DistributedType
 
 from .config import Config
-from .errors import UserError, launched_rank
+from .errors import UserError, all_ranks, launched_rank
 
 
 def join(device: str) -> None:
     """Join the other processes of this run, on the device for `run.device`."""
-    launched_rank()  # refuses what Accelerate would not understand
+    rank, size, _ = launched_rank()
     if device == "cpu":
         # A barrier of Accelerate looks for the GPU with the number of the process.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -25,7 +27,9 @@ def join(device: str) -> None:
         raise UserError("run.device is accelerator, but torch finds none: use cpu")
     # first: its default arguments would keep the group's threads
     import_module("torch.distributed.nn.functional")
-    PartialState(cpu=device == "cpu" or not has_accelerator)
+    joins = size > 1 and not dist.is_initialized()
+    with all_ranks(rank, size) if joins else nullcontext():
+        PartialState(cpu=device == "cpu" or not has_accelerator)
     # It warns of shared weights in each save, although `load_model` restores them.
     logging.getLogger("accelerate").setLevel(logging.ERROR)
 

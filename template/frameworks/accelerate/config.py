@@ -85,7 +85,7 @@ class LoaderConfig(Section):
     pin_memory: bool = True
     """Use page-locked host memory, so that copies to a GPU are asynchronous."""
     timeout: float = within("(0, inf)", 600.0)
-    """Seconds to wait for a batch of the workers, after which the run ends with an error."""
+    """Seconds to wait for a batch, after which the run ends with an error."""
 
 
 @dataclass(frozen=True)

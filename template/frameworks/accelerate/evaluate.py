@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from .config import Config, Device
 from .config_files import from_saved
 from .contracts import Metrics, Prepare, load_data, load_test_split
 from .errors import UserError, one_line
-from .loss import compute_loss
+from .loss import Count, check_names, compute_loss
 from .model import build
+from .workers import limit_time
 
 
 class Means:
@@ -50,8 +52,10 @@ class Means:
     def read(self) -> dict[str, float]:
         """Return the means over all processes since the last call."""
         means = {}
-        for name, own in sorted(self.totals.items()):
-            sums, counts = self.accelerator.reduce(own)
+        names = sorted(self.totals)  # in one order on all processes
+        check_names(names, partial(mean_over_processes, self.accelerator))
+        for name in names:
+            sums, counts = self.accelerator.reduce(self.totals[name])
             has_count = counts != 0
             mean = (sums[has_count] / counts[has_count]).mean().item()
             none = self.loss_of_none if name == "loss" else math.nan
@@ -76,6 +80,16 @@ def evaluate(
         means.add(metrics)
     net.train()
     return means.read()
+
+
+def mean_over_processes(accelerator: Accelerator, count: Count) -> Count:
+    """Return the mean of a count, on the device; with one process, the count itself."""
+    if accelerator.num_processes == 1:
+        return count
+    own = torch.zeros((), device=accelerator.device, dtype=torch.float32)
+    own += count
+    mean: torch.Tensor = accelerator.reduce(own, "mean")
+    return mean
 
 
 def seed_batch(number: int, device: torch.device) -> torch.Generator:
@@ -118,7 +132,7 @@ def evaluate_run(
     cfg = replace(cfg, run=replace(cfg.run, device=device))
     accelerator = create(cfg)
     batches = loader.val_loader(samples, cfg, accelerator.num_processes)
-    batches = accelerator.prepare(batches)
+    batches = limit_time(accelerator.prepare(batches), cfg.loader.timeout)
     net = accelerator.prepare_model(net, evaluation_mode=True)
     prepare = data.Prepare(spec, cfg.data).to(accelerator.device)
     return evaluate(accelerator, net, batches, prepare)

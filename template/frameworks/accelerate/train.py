@@ -29,10 +29,11 @@ from .accelerator import create, join
 from .config import Config, OptimConfig, TrainConfig, parse
 from .contracts import describe_data, load_data, parameter_groups, spec_fields
 from .errors import Stopped, UserError, one_line, second_signal_ends
-from .evaluate import Means, evaluate, seed_batch
+from .evaluate import Means, evaluate, mean_over_processes, seed_batch
 from .log import Clock, MetricsFile
-from .loss import Count, StepMean, compute_loss
+from .loss import StepMean, compute_loss
 from .model import build
+from .workers import limit_time
 
 
 def train(cfg: Config) -> dict[str, float]:
@@ -67,7 +68,8 @@ def train(cfg: Config) -> dict[str, float]:
     accelerator.register_for_checkpointing(progress)
     checkpoint.load(accelerator, folder, adamw)
     schedule = one_cycle(adamw, cfg.optim, plan.total_steps, progress.updates)
-    batches = loader.endless(accelerator, train_loader, plan, progress.step)
+    endless = loader.endless(accelerator, train_loader, plan, progress.step)
+    batches = limit_time(endless, cfg.loader.timeout)
     trained_with = check_samples(cfg, resumed, plan, len(train_set))
     metrics_file.facts |= {"trained_with": trained_with, "steps": plan.total_steps}
     metrics_file.facts["spec"] = spec_fields(spec)
@@ -102,7 +104,8 @@ def train(cfg: Config) -> dict[str, float]:
             Path(partial, "validation.json").write_text(json.dumps(best))
 
     def validate() -> dict[str, float]:
-        results = evaluate(accelerator, model, val_loader, prepare)
+        limited = limit_time(val_loader, cfg.loader.timeout)
+        results = evaluate(accelerator, model, limited, prepare)
         if is_best(accelerator, progress, results, cfg.train):
             progress.best = results[cfg.train.monitor]
             progress.monitor = cfg.train.monitor
@@ -285,16 +288,6 @@ def one_cycle(
         div_factor=cfg.div_factor,
         last_epoch=done - 1,
     )
-
-
-def mean_over_processes(accelerator: Accelerator, count: Count) -> Count:
-    """Return the mean of a count, on the device; with one process, the count itself."""
-    if accelerator.num_processes == 1:
-        return count
-    own = torch.zeros((), device=accelerator.device, dtype=torch.float32)
-    own += count
-    mean: torch.Tensor = accelerator.reduce(own, "mean")
-    return mean
 
 
 def count(model: nn.Module) -> int:

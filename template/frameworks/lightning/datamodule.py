@@ -19,7 +19,7 @@ from .contracts import (
     spec_fields,
 )
 from .errors import UserError
-from .loader import TrainLoader, TrainSampler, even_batches
+from .loader import LimitedLoader, TrainLoader, TrainSampler, even_batches
 from .workers import init_worker, to_shared_memory
 
 PREFETCH_FACTOR = 2
@@ -49,7 +49,7 @@ class Data(LightningDataModule):
             batch_size: Samples per forward pass and rank.
             num_workers: Loader processes per rank. 0 for data in memory; about 4 per GPU for files.
             pin_memory: Use page-locked host memory, so that copies to a GPU are asynchronous.
-            timeout: Seconds to wait for a batch of the workers, after which the run ends.
+            timeout: Seconds to wait for a batch, after which the run ends with an error.
             **source: The options of data.py.
         """
         super().__init__()
@@ -143,7 +143,7 @@ class Data(LightningDataModule):
             )
             raise UserError(f"{few}: use fewer devices")
         batches = even_batches(len(samples), self.batch_size, trainer.world_size, rank)
-        return DataLoader(samples, batch_sampler=batches, **self.options(samples))
+        return LimitedLoader(samples, batch_sampler=batches, **self.options(samples))
 
     def options(self, samples: Any) -> dict[str, Any]:
         """Return the options of every loader."""
@@ -154,6 +154,7 @@ class Data(LightningDataModule):
             "prefetch_factor": PREFETCH_FACTOR if has_workers else None,
             "persistent_workers": has_workers,
             "timeout": self.timeout if has_workers else 0,
+            "limit": self.timeout,
             "pin_memory": self.pin_memory and device not in ("cpu", "mps"),
             "collate_fn": to_shared_memory(collate_fn(samples) or collate, PREFETCH_FACTOR),
             "worker_init_fn": init_worker,

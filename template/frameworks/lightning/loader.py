@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Sampler
 
+from .workers import limit_time
+
 
 class TrainSampler(Sampler[int]):
     """Whole global batches, in an order that depends on (seed, epoch).
@@ -51,8 +53,24 @@ class TrainSampler(Sampler[int]):
         return iter(own.flatten().tolist())
 
 
-class TrainLoader(DataLoader[Any]):
-    """A DataLoader that measures how long the loop waits for it."""
+class LimitedLoader(DataLoader[Any]):
+    """A DataLoader with a limit in seconds for each batch, also without worker processes."""
+
+    def __init__(
+        self,
+        *given: Any,
+        limit: float,
+        **options: Any,
+    ) -> None:
+        super().__init__(*given, **options)
+        self.limit = limit
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        return limit_time(super().__iter__(), self.limit)
+
+
+class TrainLoader(LimitedLoader):
+    """A loader that measures how long the loop waits for it."""
 
     waited = 0.0
     """Seconds."""

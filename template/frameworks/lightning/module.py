@@ -15,7 +15,7 @@ from .contracts import parameter_groups
 from .data import Prepare
 from .datamodule import Data
 from .errors import UserError
-from .loss import Count, StepMean, compute_loss
+from .loss import Count, StepMean, check_names, compute_loss
 from .metrics import Means
 from .model import ModelConfig, build
 
@@ -119,6 +119,7 @@ class Model(LightningModule):
 
     def log_means(self, split: str, means: Means) -> None:
         """Log exact means: `self.log(..., sync_dist=True)` logs means of the batches' means."""
+        check_names(means.names, self.mean_over_ranks)
         for name, value in means.compute().items():
             self.log(f"{split}/{name}", value, prog_bar=True)
         means.reset()

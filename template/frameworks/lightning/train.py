@@ -14,6 +14,7 @@ import re
 import sys
 import warnings
 from argparse import ArgumentError
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +34,7 @@ from .config_base import alternatives, contains, is_folder_name
 from .config_files import SHOW, explain, flat, load, meant
 from .data import DataConfig
 from .datamodule import Data
-from .errors import UserError, launched_rank, one_line, second_signal_ends
+from .errors import UserError, all_ranks, launched_rank, one_line, second_signal_ends
 from .log import RunLog
 from .model import ModelConfig
 from .module import Model
@@ -240,13 +241,23 @@ def main() -> None:
         warnings.filterwarnings("ignore", f"[\\s\\S]*{message}")
     # Lightning destroys NCCL's group alone at exit; gloo's threads can abort the end of Python
     atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
+    ranks: AbstractContextManager[Any] = nullcontext()
     with one_line(), second_signal_ends():
         if "NODE_RANK" not in os.environ:  # of ranks that Lightning starts itself, without RANK
-            launched_rank()
+            rank, size, _ = launched_rank()
+            if size > 1:
+                ranks = all_ranks(rank, size)
         try:
-            run()
+            with ranks:
+                run()
         except ArgumentError as error:
             raise UserError(explain_arguments(error)) from None
+        except SystemExit as end:
+            ranks_wait = os.environ.get("WORLD_SIZE", "1") != "1" and not dist.is_initialized()
+            if end.code or shows or not ranks_wait:
+                raise
+            # a launcher ends the others after an error alone
+            raise UserError("this rank ends before it has joined the others") from None
         except RuntimeError as error:
             if "loading state_dict" not in str(error):
                 raise

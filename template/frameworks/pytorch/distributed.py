@@ -4,7 +4,6 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
 from importlib import import_module
 from traceback import clear_frames
 from typing import Any, NamedTuple
@@ -12,13 +11,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.constants import default_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
 
-from .errors import Stopped, UserError, launched_rank
-
-JOIN = timedelta(seconds=90)
-"""Ranks start at about the same time, as a launcher starts them."""
+from .errors import Stopped, UserError, all_ranks, launched_rank
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,6 @@ def _join(world: World) -> None:
     """Join the process group."""
     # first: its default arguments would keep the group's threads
     import_module("torch.distributed.nn.functional")
-    rendezvous = import_module("torch.distributed.rendezvous").rendezvous
     # not the default backends, whose barrier uses a GPU if there is one
     backend = "gloo"
     gpu = None
@@ -137,17 +131,14 @@ def _join(world: World) -> None:
         # with `device_id` alone, there would be no backend for tensors on the CPU
         gpu = world.device
         backend = f"cpu:gloo,{gpu.type}:{dist.get_default_backend_for_device(gpu)}"
-    try:
-        store, rank, size = next(rendezvous("env://", world.rank, world.size, timeout=JOIN))
-        # torchrun's store is there at once; without this, the group waits for half an hour
-        store.set(f"joined-{rank}", "")
-        store.wait([f"joined-{number}" for number in range(size)], JOIN)
-        store.set_timeout(default_pg_timeout)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, device_id=gpu)
-    except dist.DistError as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        late = f"not all of {world.size} ranks have joined ({reason})"
-        raise UserError(f"{late}: look for an error of another rank") from None
+    with all_ranks(world.rank, world.size) as store:
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=world.rank,
+            world_size=world.size,
+            device_id=gpu,
+        )
     dist.barrier()  # so that an error of one rank does not meet another one that still connects
 
 

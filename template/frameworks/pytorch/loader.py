@@ -15,7 +15,7 @@ from .config import LoaderConfig, TrainConfig
 from .contracts import Dataset, collate, collate_fn, is_in_memory, load_batch, own_loader
 from .distributed import World
 from .errors import UserError, kill_workers
-from .workers import init_worker, to_shared_memory
+from .workers import init_worker, limit_time, to_shared_memory
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,7 @@ class Loader:
         self.dataset = dataset
         self.order = order
         self.device = world.device
+        self.timeout = cfg.timeout
         self.has_streams = world.device.type not in ("cpu", "mps")
         on_device = getattr(dataset, "on_device", False)  # its batches are in GPU memory
         self.pin_memory = cfg.pin_memory and self.has_streams and not on_device
@@ -162,7 +163,8 @@ class Loader:
         self.loader = None
 
     def __iter__(self) -> Generator[Any, None, None]:
-        loaded = self._load_here() if self.loader is None else iter(self.loader)
+        batches = self._load_here() if self.loader is None else self.loader
+        loaded = limit_time(batches, self.timeout)
         if self.has_streams:
             yield from self._prefetch(loaded)
         else:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
-from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from .contracts import Metrics, Prepare
 from .distributed import World, seed_batch
 from .errors import UserError
-from .loss import compute_loss
+from .loss import check_names, compute_loss
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 
@@ -48,7 +47,7 @@ class Meter:
         """Return the means over all ranks since the last call, and some scalars of this rank."""
         row = {}
         names = sorted(self.totals)  # in one order on all ranks
-        self._check_equal(names)
+        check_names(names, self.world.mean)
         for name in names:
             pair = []
             for part in self.totals[name]:
@@ -63,16 +62,6 @@ class Meter:
         for name, value in (scalars or {}).items():
             row[name] = value.item()
         return row
-
-    def _check_equal(self, names: list[str]) -> None:
-        """Refuse ranks whose batches had other metrics: they would wait for each other."""
-        number = float(crc32(repr(names).encode()))
-        total = self.world.all_reduce(torch.tensor(number, dtype=torch.float64))
-        if total != number * self.world.size:
-            own = f"rank {self.world.rank} has the metrics {', '.join(names)}, and others differ"
-            raise UserError(
-                f"{own}: let `forward` in model.py return the same names for each batch"
-            )
 
 
 def check_finite(

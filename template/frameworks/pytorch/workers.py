@@ -1,18 +1,48 @@
-"""The worker processes of a loader: stop requests, and shared memory."""
+"""The worker processes of a loader: stop requests, and shared memory; a time limit for batches."""
 
+import math
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from .errors import MORE_SHARED_MEMORY, UserError
+from .errors import MORE_SHARED_MEMORY, SLOW_LOADER, UserError, kill_workers, report
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
+
+
+def limit_time(batches: Iterable[Any], seconds: float) -> Iterator[Any]:
+    """Yield batches, and end the process if one takes longer than these seconds.
+
+    A thread ends it, as the main thread cannot while it waits for a file. DataLoader has the same
+    limit for its worker processes, and its error comes first.
+    """
+    waiting_since = math.inf
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(1.0):
+            if time.monotonic() - waiting_since > seconds + 1.0:
+                status = report(f"no batch was loaded within {seconds:g} seconds: {SLOW_LOADER}")
+                kill_workers()
+                os._exit(status)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        waiting_since = time.monotonic()
+        for batch in batches:
+            waiting_since = math.inf
+            yield batch
+            waiting_since = time.monotonic()
+    finally:
+        is_over.set()
 
 
 def init_worker(_: int) -> None:

@@ -10,9 +10,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
 
 SAME_S = 2.0
 """A signal within these seconds of the first one is the same, which a launcher has passed on."""
+JOIN = timedelta(seconds=90)
+"""How long a rank waits for the others at its start."""
 END = 0
 """No signal's number: ends the thread."""
 PR_SET_PDEATHSIG = 1
@@ -115,10 +120,15 @@ def _of_other_ranks(error: RuntimeError) -> str:
     return ""
 
 
+def report(line: str) -> int:
+    """Print the line of an error; return the status with which the program has to end."""
+    print(f"error: {line}", file=sys.stderr, flush=True)
+    return int(os.environ.get("ERROR_STATUS", "1"))
+
+
 def _exit(line: str) -> SystemExit:
     """Print the line of an error; return what ends the program."""
-    print(f"error: {line}", file=sys.stderr, flush=True)
-    return SystemExit(int(os.environ.get("ERROR_STATUS", "1")))
+    return SystemExit(report(line))
 
 
 def kill_workers() -> None:
@@ -148,6 +158,29 @@ def launched_rank() -> tuple[int, int, int]:
     raise UserError(
         f"{', '.join(names)} of a launcher do not fit ({found}): start with torchrun, or unset them"
     )
+
+
+@contextmanager
+def all_ranks(rank: int, size: int) -> Iterator[Any]:
+    """Wait until each rank has come here; in the context, their store exists.
+
+    A process group, which uses the same store, would wait for half an hour.
+
+    Raises:
+        UserError: a rank is missing after 90 seconds, as it has ended before.
+    """
+    distributed = import_module("torch.distributed")
+    try:
+        rendezvous = import_module("torch.distributed.rendezvous").rendezvous
+        store, _, _ = next(rendezvous("env://", rank, size, timeout=JOIN))
+        store.set(f"joined-{rank}", "")
+        store.wait([f"joined-{number}" for number in range(size)], JOIN)
+        store.set_timeout(distributed.constants.default_pg_timeout)
+    except distributed.DistError as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        late = f"not all of {size} ranks have joined ({reason})"
+        raise UserError(f"{late}: look for an error of another rank") from None
+    yield store
 
 
 def check_rank() -> None:

@@ -6,6 +6,7 @@ the sum of their losses divided by the sum of their counts.
 
 from collections.abc import Callable, Iterable
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +83,14 @@ class StepMean:
         gradients = [weight.grad for weight in parameters if weight.grad is not None]
         if gradients:  # DeepSpeed keeps its own
             torch._foreach_mul_(gradients, factor)
+
+
+def check_names(names: list[str], mean_over_ranks: Callable[[Count], Count]) -> None:
+    """Refuse ranks whose batches had other metrics: they would wait for each other."""
+    number = crc32(repr(names).encode()) % 2**16  # small enough to be exact in fp32
+    if abs(mean_over_ranks(float(number)) - number) > 0.01:
+        own = f"the metrics of this rank are {', '.join(names)}, and other ranks have others"
+        raise UserError(f"{own}: let `forward` in model.py return the same names for each batch")
 
 
 def _or_zero(value: Any, count: Count) -> Any:
