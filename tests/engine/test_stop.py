@@ -63,16 +63,16 @@ def test_signal_that_a_launcher_repeats_is_ignored(p: Package) -> None:
     before = {number: signal.getsignal(number) for number in SIGNALS}
     world = p.distributed.World(0, 1, torch.device("cpu"))
     try:
-        with p.signals.StopRequests(world) as stop_requests:
+        with p.signals.stop_requests(world) as requests:
             signal.raise_signal(signal.SIGUSR1)
-            assert stop_requests.should_stop()
+            assert requests.should_stop()
         assert signal.getsignal(signal.SIGINT) == before[signal.SIGINT]
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.raise_signal(number)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    with p.signals.StopRequests(world):
+    with p.signals.stop_requests(world):
         pass
     assert {number: signal.getsignal(number) for number in SIGNALS} == before
 

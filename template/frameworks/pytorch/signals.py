@@ -5,7 +5,8 @@ import os
 import signal
 import threading
 import time
-from typing import Any, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -14,10 +15,7 @@ from .errors import second_signal_ends
 
 
 class StopRequests:
-    """In the context, a signal only sets a flag, which the ranks share after each step.
-
-    A second Ctrl-C or SIGTERM ends the process at once.
-    """
+    """Whether to stop now, as a signal asks for it or the time is over."""
 
     def __init__(self, world: World, hours: float | None = None) -> None:
         self.world = world
@@ -25,8 +23,6 @@ class StopRequests:
         # of the first start, if a launcher starts the ranks again
         started = float(os.environ.get("RUN_STARTED", time.time()))
         self.deadline = started + 3600 * hours if hours else math.inf
-        self.handlers: dict[int, Any] = {}
-        self.second = second_signal_ends()
 
     def should_stop(self) -> bool:
         """Return whether to stop now: the same on all ranks, which call it after each step."""
@@ -35,19 +31,27 @@ class StopRequests:
             return requested
         return bool(self.world.all_reduce(torch.tensor(float(requested))))
 
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # no other can handle signals
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-                self.handlers[number] = signal.signal(number, self._request)
-        self.second.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.handlers.items():
-            # a launcher may send one again; a second Ctrl-C still ends the process
-            is_repeated = self.is_requested and number != signal.SIGINT
-            signal.signal(number, signal.SIG_IGN if is_repeated else handler)
-        self.second.__exit__(None, None, None)
-
-    def _request(self, *_: object) -> None:
+    def request(self, *_: object) -> None:
+        """Handle a signal."""
         self.is_requested = True
+
+
+@contextmanager
+def stop_requests(world: World, hours: float | None = None) -> Iterator[StopRequests]:
+    """In the context, a signal only sets a flag, which the ranks share after each step.
+
+    A second Ctrl-C or SIGTERM ends the process at once.
+    """
+    requests = StopRequests(world, hours)
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # no other can handle signals
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            handlers[number] = signal.signal(number, requests.request)
+    try:
+        with second_signal_ends():
+            yield requests
+    finally:
+        for number, handler in handlers.items():
+            # a launcher may send one again; a second Ctrl-C still ends the process
+            is_repeated = requests.is_requested and number != signal.SIGINT
+            signal.signal(number, signal.SIG_IGN if is_repeated else handler)

@@ -25,7 +25,7 @@ from .loss import StepMean, compute_loss
 from .metrics import Meter, check_finite, evaluate
 from .model import build
 from .run import Run, find_checkpoint, is_finished, run_folder
-from .signals import StopRequests
+from .signals import stop_requests
 
 
 def train(cfg: Config, world: World | None = None) -> dict[str, float]:
@@ -131,7 +131,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         closing(val_loader),
         closing(train_loader),
         closing(iter(train_loader)) as batches,
-        StopRequests(world, cfg.run.hours) as stop_requests,
+        stop_requests(world, cfg.run.hours) as requests,
         components.training(run),
     ):
         log.first_lines(precision_name, schedule.peak, train_loader, val_loader, about_data)
@@ -157,7 +157,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
 
             should_validate = plan.validates(run.step)
             should_log = log.is_due()
-            should_stop = stop_requests.should_stop()
+            should_stop = requests.should_stop()
 
             if should_log or should_stop:
                 row = meter.read({"grad_norm": grad_norm} | scaler.metrics())  # waits for the GPU
