@@ -311,7 +311,8 @@ def test_a_thread_watches_the_signals_of_a_run(tiny: Package) -> None:
 def test_metric_that_is_nan_in_one_class_is_nan(tiny: Package) -> None:
     """It is no class without a count."""
     cpu = torch.device("cpu")
-    means = tiny.evaluate.Means(SimpleNamespace(device=cpu, reduce=lambda own: own))
+    accelerator = SimpleNamespace(device=cpu, num_processes=1, reduce=lambda own: own)
+    means = tiny.evaluate.Means(accelerator)
     sums = torch.tensor([1.0, 3.0, 0.0])
     means.add({"iou": (sums, torch.tensor([2, 4, 0])), "loss": (math.nan, 2)})
     row = means.read()

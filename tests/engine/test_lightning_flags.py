@@ -329,6 +329,7 @@ def test_wrong_option_is_one_line(
         ("model: [", "cannot read"),
         ("model: 3", "model is 3 in"),
         ("model: {lr: null}", "model.lr needs a value, not null"),
+        ("model: {lr: 1:30}", "model.lr is 1:30, which YAML reads as a number of seconds"),
         ("modle: {lr: 1}", "--modle.lr; see fit --help. Did you mean --model.lr?"),
     ],
 )

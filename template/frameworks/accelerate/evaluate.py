@@ -132,10 +132,10 @@ def evaluate_run(
     cfg = replace(cfg, run=replace(cfg.run, device=device))
     accelerator = create(cfg)
     batches = loader.val_loader(samples, cfg, accelerator.num_processes)
-    batches = limit_time(accelerator.prepare(batches), cfg.loader.timeout)
+    limited = limit_time(accelerator.prepare(batches), cfg.loader.timeout)
     net = accelerator.prepare_model(net, evaluation_mode=True)
     prepare = data.Prepare(spec, cfg.data).to(accelerator.device)
-    return evaluate(accelerator, net, batches, prepare)
+    return evaluate(accelerator, net, limited, prepare)
 
 
 def main() -> None:

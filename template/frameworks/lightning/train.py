@@ -31,7 +31,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import Optimizer
 
 from .config_base import alternatives, contains, is_folder_name
-from .config_files import SHOW, explain, flat, load, meant
+from .config_files import SHOW, as_text, explain, flat, load, meant
 from .data import DataConfig
 from .datamodule import Data
 from .errors import UserError, all_ranks, launched_rank, one_line, second_signal_ends
@@ -178,7 +178,8 @@ def describe(checkpoint: dict[str, Any]) -> str:
 
 
 def check_files(words: list[str]) -> None:
-    """Refuse a YAML file with a section that stands twice, or is empty."""
+    """Refuse a YAML file with a section that stands twice, or is empty; and 1:30 for a number."""
+    types = option_types()
     for word, following in pairwise([*words, ""]):
         if not word.startswith("--config"):
             continue
@@ -190,7 +191,11 @@ def check_files(words: list[str]) -> None:
         own = {name: keys for name, keys in sections.items() if name in read}
         if None in own.values():
             raise UserError(f"{file} has a section without keys: remove it, or add keys")
-        flat(own, f" in {file}")
+        for name, value in flat(own, f" in {file}").items():
+            try:
+                as_text(value, types.get(name, str))
+            except ValueError as error:
+                raise UserError(f"{name} {error} in {file}") from None
 
 
 def check_values(options: Namespace) -> None:

@@ -80,7 +80,7 @@ def from_saved(config: type[C], saved: dict[str, Any]) -> C:
     keys = keys_of(config)
     for name, value in flat(saved).items():
         if name in keys:
-            words.append(f"--{name}={_as_text(value, keys[name].type)}")
+            words.append(f"--{name}={as_text(value, keys[name].type)}")
     return parse(config, words)
 
 
@@ -123,14 +123,17 @@ def read_options(words: list[str], keys: dict[str, Key]) -> list[str]:
         for name, value in options.items():
             kind = keys[name].type if name in keys else str
             try:
-                given[name] = _as_text(value, kind)
+                given[name] = as_text(value, kind)
             except ValueError as error:
                 raise UserError(f"{name} {error}{place}") from None
     return [f"--{name}={value}" for name, value in given.items()]
 
 
-def _as_text(value: Any, kind: Any) -> str:
-    """Return a value as the command line has it; `a` is a list of one where a list is needed."""
+def as_text(value: Any, kind: Any) -> str:
+    """Return a value of `load` as the command line has it.
+
+    `a` is a list of one where a list is needed. Raises a ValueError for what no such key can have.
+    """
     kinds = alternatives(kind)
     is_null = value in (None, "null")
     if is_null and NoneType not in kinds:
