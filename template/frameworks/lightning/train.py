@@ -14,7 +14,8 @@ import re
 import sys
 import warnings
 from argparse import ArgumentError
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
@@ -246,27 +247,37 @@ def main() -> None:
         warnings.filterwarnings("ignore", f"[\\s\\S]*{message}")
     # Lightning destroys NCCL's group alone at exit; gloo's threads can abort the end of Python
     atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
-    ranks: AbstractContextManager[Any] = nullcontext()
     with one_line(), second_signal_ends():
-        if "NODE_RANK" not in os.environ:  # of ranks that Lightning starts itself, without RANK
-            rank, size, _ = launched_rank()
-            if size > 1:
-                ranks = all_ranks(rank, size)
         try:
-            with ranks:
+            with nullcontext() if shows else other_ranks():
                 run()
         except ArgumentError as error:
             raise UserError(explain_arguments(error)) from None
-        except SystemExit as end:
-            ranks_wait = os.environ.get("WORLD_SIZE", "1") != "1" and not dist.is_initialized()
-            if end.code or shows or not ranks_wait:
-                raise
-            # a launcher ends the others after an error alone
-            raise UserError("this rank ends before it has joined the others") from None
         except RuntimeError as error:
             if "loading state_dict" not in str(error):
                 raise
             raise UserError("--ckpt_path has other weights than model.py") from None
+
+
+@contextmanager
+def other_ranks() -> Iterator[None]:
+    """Wait for the other ranks, and let this one not end before it has joined them.
+
+    A launcher ends the others only after an error. Lightning starts its own ranks without RANK.
+    """
+    ranks: AbstractContextManager[Any] = nullcontext()
+    if "NODE_RANK" not in os.environ:
+        rank, size, _ = launched_rank()
+        if size > 1:
+            ranks = all_ranks(rank, size)
+    try:
+        with ranks:
+            yield
+    except SystemExit as end:
+        others_wait = os.environ.get("WORLD_SIZE", "1") != "1" and not dist.is_initialized()
+        if end.code or not others_wait:
+            raise
+        raise UserError("this rank ends before it has joined the others") from None
 
 
 def run() -> None:
