@@ -1,11 +1,9 @@
 """The worker processes of a loader: stop requests, and shared memory; a time limit for batches."""
 
-import math
 import os
 import pickle
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -21,26 +19,31 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108
 def limit_time(batches: Iterable[Any], seconds: float) -> Iterator[Any]:
     """Yield batches, and end the process if one takes longer than these seconds.
 
-    A thread ends it, as the main thread cannot while it waits for a file. DataLoader has the same
-    limit for its worker processes, and its error comes first.
+    A thread ends it, as the main thread cannot while it waits for a file. It counts seconds, as a
+    clock goes on while a scheduler suspends the process. DataLoader has the same limit for its
+    worker processes, and its error comes first.
     """
-    waiting_since = math.inf
+    awaited: int | None = None
     is_over = threading.Event()
 
     def watch() -> None:
+        before = None
+        waited = 0.0
         while not is_over.wait(1.0):
-            if time.monotonic() - waiting_since > seconds + 1.0:
+            waited = waited + 1.0 if awaited == before else 0.0
+            before = awaited
+            if awaited is not None and waited > seconds + 1.0:
                 status = report(f"no batch was loaded within {seconds:g} seconds: {SLOW_LOADER}")
                 kill_workers()
                 os._exit(status)
 
     threading.Thread(target=watch, daemon=True).start()
     try:
-        waiting_since = time.monotonic()
-        for batch in batches:
-            waiting_since = math.inf
+        awaited = 0
+        for number, batch in enumerate(batches, start=1):
+            awaited = None
             yield batch
-            waiting_since = time.monotonic()
+            awaited = number
     finally:
         is_over.set()
 
