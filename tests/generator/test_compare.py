@@ -18,6 +18,8 @@ import json, pathlib, random, sys, time
 if sys.argv[1] == "-c":
     print(json.dumps(["cpu", 2, "a machine"]))
     sys.exit()
+if "--print_config" in sys.argv:
+    sys.exit("error: unrecognized arguments: --optim.lrr" if "lrr" in str(sys.argv) else 0)
 given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv if "=" in word)
 name = given.get("run.name") or sys.argv[sys.argv.index("--run.name") + 1]
 given.setdefault("run.seed", "0")
@@ -99,6 +101,13 @@ def test_candidates_are_worse_or_not_shown_to_differ(fastproj: Fastproj, folder:
     assert f"discard  optim.lr=5 against the recipe: {high.removeprefix('optim.lr=5: ')}" in log
     logged = json.loads(fastproj("compare", "--log", "--json", cwd=folder).stdout)
     assert logged == {"comparisons": records(folder)}
+
+
+def test_wrong_option_is_named_before_anything_is_trained(fastproj: Fastproj, folder: Path) -> None:
+    given = ["compare", "--candidate", "optim.lr=5", "--candidate", "optim.lrr=5"]
+    done = fastproj(*given, cwd=folder, status=2)
+    assert done.stderr == "fastproj: optim.lrr=5: unrecognized arguments: --optim.lrr\n"
+    assert not (folder / "trained").exists()
 
 
 def test_code_of_another_commit_is_the_base(fastproj: Fastproj, folder: Path) -> None:

@@ -39,6 +39,22 @@ class Side:
     project: TrainedProject
     arguments: list[str]
 
+    def check(self) -> None:
+        """Refuse options that the training command does not take."""
+        done = subprocess.run(
+            self.project.command([*self.arguments, "--print_config"], counts_cpu=False),
+            cwd=self.project.folder,
+            env=self.project.environment(),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode:
+            printed = done.stderr.strip() or f"it ended with status {done.returncode}"
+            reason = printable(printed.splitlines()[-1].removeprefix("error: "))
+            raise UsageError(f"{self.name}: {reason}")
+
     def run(self, seed: int) -> Path:
         """Return the folder of the run with a seed; other code or options have another one."""
         project = self.project
@@ -170,6 +186,7 @@ class Request:
         for texts in self.candidates:
             name = " ".join(texts) or "the working tree"
             sides[name] = Side(name, project, arguments(texts))
+            sides[name].check()
         base = Side("the recipe", project, [])
         if self.commit:
             code = at_commit(project, self.commit, self.trainer.folder / "base")
