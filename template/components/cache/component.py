@@ -149,11 +149,17 @@ class Source:
             )
         return sum(part.nbytes for part in parts)
 
-    def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
+    def __getitems__(
+        self,
+        indices: list[int],
+    ) -> tuple[Tensor, ...]:
         rows = map(self._checked, indices, self._samples(indices))
         return tuple(torch.stack(column) for column in zip(*rows, strict=True))
 
-    def _samples(self, indices: list[int]) -> list[Any]:
+    def _samples(
+        self,
+        indices: list[int],
+    ) -> list[Any]:
         whole = whole_batches(self.dataset)
         if whole is None:
             return [self.dataset[index] for index in indices]
@@ -188,11 +194,17 @@ class Cached:
     def __len__(self) -> int:
         return len(self.source.dataset)
 
-    def parts(self, indices: list[int]) -> list[Tensor]:
+    def parts(
+        self,
+        indices: list[int],
+    ) -> list[Tensor]:
         """Return the parts of samples, stacked."""
         raise NotImplementedError
 
-    def __getitems__(self, indices: list[int]) -> Any:
+    def __getitems__(
+        self,
+        indices: list[int],
+    ) -> Any:
         source = self.source
         columns: list[Any] = self.parts(indices)
         if source.batched or self.collate_fn is None:
@@ -236,7 +248,10 @@ class InMemory(Cached):
                 whole[begin:end] = part
             begin = end
 
-    def parts(self, indices: list[int]) -> list[Tensor]:
+    def parts(
+        self,
+        indices: list[int],
+    ) -> list[Tensor]:
         chosen = torch.tensor(indices)
         device = self.whole[0].device
         if device.type == "cuda":
@@ -259,7 +274,10 @@ class OnDisk(Cached):
         self.sizes = [dtype.itemsize * shape.numel() for dtype, shape in self.source.layout]
         self.size = 8 + sum(self.sizes)
 
-    def parts(self, indices: list[int]) -> list[Tensor]:
+    def parts(
+        self,
+        indices: list[int],
+    ) -> list[Tensor]:
         with self.file.open("r+b", buffering=0) as file:
             records = [os.pread(file.fileno(), self.size, row * self.size) for row in indices]
             missing = []
@@ -283,7 +301,10 @@ class OnDisk(Cached):
             parts.append(part.view(len(indices), *shape))
         return parts
 
-    def _decode(self, indices: list[int]) -> list[bytes]:
+    def _decode(
+        self,
+        indices: list[int],
+    ) -> list[bytes]:
         """Return the bytes of samples."""
         if not indices:
             return []
@@ -314,7 +335,10 @@ def _parts(sample: Any) -> list[Any]:
     return [default_collate([leaf])[0] for leaf in _leaves(sample)]
 
 
-def _filled(example: Any, parts: Iterable[Any]) -> Any:
+def _filled(
+    example: Any,
+    parts: Iterable[Any],
+) -> Any:
     remaining = iter(parts)
     return map_tensors(lambda _: next(remaining), example)
 

@@ -72,7 +72,10 @@ class Ema(Component):
     def state_dict(self) -> dict[str, Any]:
         return {"eval_weights": self.average}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+    ) -> None:
         """Restore the average; a run that had none starts with its weights."""
         _copy(self.parameters, self.averages)
         saved = state.get("eval_weights", {})
@@ -82,7 +85,10 @@ class Ema(Component):
 
 
 @torch.no_grad()
-def _copy(values: list[Tensor], to: list[Tensor]) -> None:
+def _copy(
+    values: list[Tensor],
+    to: list[Tensor],
+) -> None:
     for value, target in zip(values, to, strict=True):
         target.copy_(value)
 

@@ -83,11 +83,17 @@ def _inputs(model: Any, batch: Any) -> list[Tensor]:
     return inputs
 
 
-def _first(inputs: list[Tensor], count: int) -> list[Tensor]:
+def _first(
+    inputs: list[Tensor],
+    count: int,
+) -> list[Tensor]:
     return [value[:count].contiguous() for value in inputs]
 
 
-def _trace(model: nn.Module, inputs: list[Tensor]) -> ExportedProgram:
+def _trace(
+    model: nn.Module,
+    inputs: list[Tensor],
+) -> ExportedProgram:
     """Trace `predict` for any number of samples."""
     shapes = tuple({0: torch.export.Dim("batch")} for _ in inputs)
     try:
@@ -121,7 +127,9 @@ def _write_onnx(program: ExportedProgram, file: Path) -> Predict:
     onnx.save(file)
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
 
-    def predict(inputs: list[Tensor]) -> Tensor:
+    def predict(
+        inputs: list[Tensor],
+    ) -> Tensor:
         names = [declared.name for declared in session.get_inputs()]
         arrays = [value.numpy() for value in inputs]
         outputs = session.run(None, dict(zip(names, arrays, strict=True)))
@@ -130,7 +138,9 @@ def _write_onnx(program: ExportedProgram, file: Path) -> Predict:
     return predict
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(
+    argv: list[str] | None = None,
+) -> None:
     """Export as the command line says."""
     parser = argparse.ArgumentParser(description="Export a run's best weights.")
     parser.add_argument("run", type=Path, help="folder of the run, such as runs/first")

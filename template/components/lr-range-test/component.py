@@ -66,7 +66,6 @@ class LrRangeTest(Component):
     ) -> None:
         self.cfg = cfg
         self.meter = Meter(world)
-        self.schedule: Exponential
         self.rates: list[float] = []
         self.losses: list[float] = []
 
@@ -90,7 +89,7 @@ class LrRangeTest(Component):
         ) -> Metrics:
             metrics = step.compute_gradients(batch, is_first, is_last)
             loss, count = metrics["loss"]
-            self.meter.add({"loss": (loss, count)})
+            self.meter.add(metrics)
             return {**metrics, "loss": (_finite(loss), count)}
 
         return Step(compute_gradients, lambda: _finite(step.update_weights()))

@@ -136,7 +136,7 @@ class Oom(Component):
         # The others wait for this rank's gradients, so all of them must start again.
         with suppress(FileNotFoundError):  # another rank has just replaced it, with the same number
             write_text(run.folder / FILE, json.dumps(size))
-        resume = f"resume with --run.name {run.folder.name}, in forward passes of {size} samples"
+        resume = f"resume with --run.name {run.name}, in forward passes of {size} samples"
         raise UserError(f"out of memory on rank {run.world.rank} at step {run.step}: {resume}")
 
     def state_dict(self) -> dict[str, Any]:

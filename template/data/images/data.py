@@ -1,6 +1,7 @@
 """Images: scikit-learn's handwritten digits, or your own folder.
 
-This file is yours to edit; train.py uses `load`.
+This file is yours to edit. Training needs `DataConfig`, `Spec`, `load` and `Prepare`; `describe`
+and `load_test` are optional: see contracts.py.
 """
 
 from collections import Counter

@@ -1,6 +1,7 @@
 """Sequences: text as bytes, or time series; built-in ones, or your own files.
 
-This file is yours to edit; train.py uses `load`.
+This file is yours to edit. Training needs `DataConfig`, `Spec`, `load` and `Prepare`; `describe`
+and `load_test` are optional: see contracts.py.
 """
 
 import sysconfig

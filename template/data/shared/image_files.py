@@ -253,7 +253,8 @@ def split_digits(
     rest = count - sum(sizes)
     if min(sizes[0], rest) < 2:
         raise UserError(
-            f"data.val_fraction={val_fraction} of {count} images is too small a split: add images"
+            f"data.val_fraction={val_fraction} and data.test_fraction={test_fraction} leave fewer "
+            f"than 2 of {count} digits for training or for validation: change them"
         )
     val, test, train = order.split([*sizes, rest])
     indices = {"train": train, "val": val, "test": test}

@@ -1,6 +1,7 @@
 """Tables: breast cancer or diabetes from scikit-learn, or your own CSV or Parquet file.
 
-This file is yours to edit; train.py uses `load`.
+This file is yours to edit. Training needs `DataConfig`, `Spec`, `load` and `Prepare`; `describe`
+and `load_test` are optional: see contracts.py.
 """
 
 from dataclasses import dataclass, replace

@@ -1,6 +1,7 @@
 """Text as tokens: the source code of Python's standard library, or your own files.
 
-This file is yours to edit.
+This file is yours to edit. Training needs `DataConfig`, `Spec`, `load` and `Prepare`; `describe`
+and `load_test` are optional: see contracts.py.
 """
 
 import codecs

@@ -1,6 +1,7 @@
 """Texts with labels: statements of Python's standard library, or your own file.
 
-This file is yours to edit.
+This file is yours to edit. Training needs `DataConfig`, `Spec`, `load` and `Prepare`; `describe`
+and `load_test` are optional: see contracts.py.
 """
 
 import hashlib

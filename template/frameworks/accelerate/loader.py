@@ -45,7 +45,7 @@ class Plan:
             accumulation_steps=cfg.gradient_accumulation_steps,
             global_batch_size=global_batch_size,
             steps_per_epoch=per_epoch,
-            total_steps=cfg.steps or math.ceil(cfg.epochs * per_epoch),
+            total_steps=cfg.steps or math.ceil(round(cfg.epochs * per_epoch, 6)),
             eval_every=cfg.eval_every or per_epoch,
         )
 

@@ -166,7 +166,7 @@ def train(cfg: Config) -> dict[str, float]:
     [model] = accelerator.free_memory(model)
     accelerator.end_training()
     if progress.step < plan.total_steps:
-        resume = f"resume with --run.name {folder.name}"
+        resume = f"resume with --run.name {folder.relative_to(cfg.run.dir)}"
         raise Stopped(f"stopped at step {progress.step:,}: {resume}")
     return results
 

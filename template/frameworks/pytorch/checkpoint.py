@@ -59,7 +59,7 @@ class Checkpoints:
         folder: Path,
         state: dict[str, Any],
     ) -> dict[str, Any]:
-        """Return the state from a checkpoint's files, on the CPU; `state` has its structure."""
+        """Return the state in a checkpoint, on the CPU. A component may read into `state`."""
         return _load(folder / "state.pt")
 
     def record_best(
@@ -165,7 +165,7 @@ def weights_of(folder: Path) -> dict[str, Tensor]:
 
 
 def spec_of(folder: Path | None) -> dict[str, Any] | None:
-    """Return the fields of the Spec that a checkpoint was trained with; older ones have none."""
+    """Return the fields of the Spec in a checkpoint; None if the Spec is no dataclass."""
     if folder is None:
         return None
     spec: dict[str, Any] | None = _load(_weights_file(folder), mmap=True).get("spec")
@@ -229,7 +229,10 @@ def _weights_file(folder: Path) -> Path:
 
 
 def _load(file: Path, mmap: bool = False) -> dict[str, Any]:
-    """Return the content of a file, of which nothing is executed; with `mmap`, tensors later."""
+    """Return the content of a file, of which nothing is executed.
+
+    With `mmap`, tensors are read from the disk when they are used.
+    """
     try:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
         if not {"model", "components"} <= content.keys():

@@ -103,7 +103,7 @@ class Component:
         """Called when the training ends: after the last step, a stop or an error."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its state; `load_weights` prefers an item `eval_weights` to those trained."""
+        """Return its state; `load_weights` prefers its item `eval_weights` to the trained ones."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -95,7 +95,7 @@ class LoaderConfig(Section):
     """Loading samples and copying them to the device."""
 
     num_workers: int | Literal["auto"] = within("[0, 256]", "auto")
-    """Loader processes per rank.
+    """Loader processes per rank for training, and as many again for validation.
 
     auto: 0 for data in memory, else one per core of the rank, at most 32.
     """
@@ -120,7 +120,7 @@ class OptimConfig(Section):
     weight_decay: float = within("[0, inf)", 0.01)
     """Decoupled weight decay of matrices and convolutions."""
     beta1: float = within("[0, 1)", 0.9, overridden_by="optim.cycle_momentum")
-    """AdamW's beta1; without it, 1cycle moves beta1 unless `cycle_momentum` is false."""
+    """AdamW's beta1, if you give it: else 1cycle moves it, unless `cycle_momentum` is false."""
     beta2: float = within("[0, 1)", 0.999)
     """AdamW's beta2."""
     eps: float = within("(0, 1)", 1e-8)
@@ -145,7 +145,7 @@ class SpeedConfig(Section):
     """Precision of matrix products.
 
     auto: bf16 if the device supports it, fp16 on older Tensor Cores, else fp32; tf32: fp32 with
-    products in TF32, on GPUs that have it.
+    products in TF32, on GPUs that have it. With bf16 and fp16, products that stay in fp32 use TF32.
     """
     compile: Literal["off", "model"] = "off"
     """torch.compile: fused kernels, for a longer start."""

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from traceback import clear_frames
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .errors import Stopped, UserError, all_ranks, launched_rank
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class World:
         own += value
         return self.all_reduce(own) / self.size
 
-    def broadcast(self, value: str) -> str:
+    def broadcast(self, value: T) -> T:
         """Return rank 0's value on every rank."""
         values = [value]
         if self.size > 1:
@@ -55,26 +57,27 @@ class World:
             )
         return values[0]
 
-    def run_on_rank_zero(self, action: Callable[[], object]) -> str:
-        """Run an action on rank 0 while the others wait.
+    def run_on_rank_zero(self, action: Callable[[], T]) -> T:
+        """Run an action on rank 0 while the others wait, and return its result on every rank.
 
-        Every rank raises its error, or returns its result as a text, which is empty for None.
+        Its UserError or OSError is a UserError on every rank.
         """
+        result: Any = None
         problem = ""
-        result = ""
-        try:
-            if self.rank == 0:
-                result = str(action() or "")
-        except (UserError, OSError) as error:
-            problem = str(error)
-        problem = self.broadcast(problem)
+        if self.rank == 0:
+            try:
+                result = action()
+            except (UserError, OSError) as error:
+                problem = str(error) or repr(error)
+        result, problem = self.broadcast((result, problem))
         if problem:
             raise UserError(problem)
-        return self.broadcast(result)
+        value: T = result
+        return value
 
 
 def find_device(wanted: str, local_rank: int = 0) -> torch.device:
-    """Return the device for `run.device`; raise a UserError if this process can have none such."""
+    """Return the device for `run.device`; raise a UserError if there is no such device."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     available = accelerator.type if accelerator else "cpu"
     kind = wanted
@@ -114,7 +117,7 @@ def init(wanted_device: str) -> Iterator[World]:
     # wait for the group's threads, which may wait for Python's lock. A compiled one is in a cycle.
     gc.unfreeze()
     gc.collect()
-    # not after an error: it would wait for ranks that wait for this one
+    # after another error, this line is not reached: it would wait for ranks that wait for this one
     dist.destroy_process_group()
     if stopped:
         raise stopped

@@ -57,7 +57,7 @@ class BatchPlan:
             accumulation_steps=accumulation_steps,
             global_batch_size=global_batch_size,
             steps_per_epoch=per_epoch,
-            total_steps=cfg.steps or math.ceil(cfg.epochs * per_epoch),
+            total_steps=cfg.steps or math.ceil(round(cfg.epochs * per_epoch, 6)),
             eval_every=cfg.eval_every or per_epoch,
         )
 
@@ -158,7 +158,7 @@ class Loader:
             )
 
     def close(self) -> None:
-        """End the worker processes, which may be busy with batches that are not needed."""
+        """End the worker processes, which may be busy, of the other loaders as well."""
         kill_workers()
         self.loader = None
 

@@ -13,7 +13,7 @@ from .errors import UserError
 from .loader import BatchPlan
 
 MAX_MOMENTUM = 0.95
-"""beta1 of 1cycle at the start and at the end, as of OneCycleLR."""
+"""beta1 of 1cycle at the start and at the end, as in torch's OneCycleLR."""
 BASE_MOMENTUM = 0.85
 """beta1 of 1cycle at the peak learning rate."""
 
@@ -30,7 +30,7 @@ def adamw(model: nn.Module, cfg: OptimConfig) -> Optimizer:
 
 
 def clip(parameters: list[nn.Parameter], max_norm: float | None) -> Tensor:
-    """Clip the global norm, if there is a limit; return the norm of before, on the device."""
+    """Clip the global norm, if there is a limit; return the norm before clipping, on the device."""
     gradients = [weight.grad for weight in parameters if weight.grad is not None]
     total: Any = nn.utils.get_total_norm(gradients)
     norm: Tensor = total
@@ -46,8 +46,8 @@ def clip(parameters: list[nn.Parameter], max_norm: float | None) -> Tensor:
 class OneCycle:
     """1cycle: the learning rate rises to its peak and falls, along half a cosine each.
 
-    beta1 mirrors it. As torch's OneCycleLR, but a function of the step, so a checkpoint has no
-    state of it. Smith and Topin 2018 (arXiv:1708.07120).
+    beta1 falls and rises. The values are those of torch's OneCycleLR, but follow from the step
+    alone, so a checkpoint needs no state of it. Smith and Topin 2018 (arXiv:1708.07120).
     """
 
     def __init__(self, cfg: OptimConfig, plan: BatchPlan) -> None:

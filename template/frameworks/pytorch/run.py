@@ -32,7 +32,12 @@ class Run:
     skipped_steps: int = 0
     """Steps without an update, as of the last row of metrics; the schedule does not count them."""
     finished: bool = False
-    """Set to end the training after this step."""
+    """Set it in `on_validation` to end the training, after the checkpoint of this step."""
+
+    @property
+    def name(self) -> str:
+        """`run.name`, with which the run is resumed."""
+        return str(self.folder.relative_to(self.cfg.run.dir))
 
     @property
     def is_over(self) -> bool:
@@ -69,12 +74,11 @@ def find_checkpoint(cfg: BaseConfig, world: World) -> Path | None:
     if not cfg.run.name or not world.run_on_rank_zero(folder.exists):
         return None
     with lock(folder, world):
-        found = world.run_on_rank_zero(find)
-    return Path(found) if found else None
+        return world.run_on_rank_zero(find)
 
 
 def is_finished(cfg: BaseConfig, world: World) -> bool:
-    """Whether the run of this name ended with the same options; say so."""
+    """Return whether the run of this name ended with the same options; print it on rank 0."""
     folder = cfg.run.dir / (cfg.run.name or "")
 
     def find() -> bool:
@@ -85,4 +89,4 @@ def is_finished(cfg: BaseConfig, world: World) -> bool:
         print(f"{folder} is finished, after {step:,} steps: use another run.name")
         return True
 
-    return bool(world.run_on_rank_zero(find))
+    return world.run_on_rank_zero(find)

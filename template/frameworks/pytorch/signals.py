@@ -20,7 +20,7 @@ class StopRequests:
     def __init__(self, world: World, hours: float | None = None) -> None:
         self.world = world
         self.is_requested = False
-        # of the first start, if a launcher starts the ranks again
+        # set by a launcher, which may start the ranks again
         started = float(os.environ.get("RUN_STARTED", time.time()))
         self.deadline = started + 3600 * hours if hours else math.inf
 
@@ -40,7 +40,7 @@ class StopRequests:
 def stop_requests(world: World, hours: float | None = None) -> Iterator[StopRequests]:
     """In the context, a signal only sets a flag, which the ranks share after each step.
 
-    A second Ctrl-C or SIGTERM ends the process at once.
+    A second Ctrl-C or SIGTERM, more than two seconds after the first, ends the process.
     """
     requests = StopRequests(world, hours)
     handlers = {}

@@ -138,7 +138,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
 
         # A resumed run validates again: it may have ended between a checkpoint and its validation.
         results = validate() if plan.validates(run.step) else {}
-        meter = Meter(world, loss_of_none=0.0)
+        meter = Meter(world, loss_of_none=0.0)  # a row in which nothing counts is no error
         gc.freeze()  # so that the garbage collector does not look at the model in each step
 
         while not run.is_over:
@@ -146,7 +146,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 loaded = log.wait_for(batches)
                 # Random numbers follow from the step, so that a resumed run draws the same ones.
                 generator = distributed.seed_batch(world, cfg.run.seed, run.step, micro)
-                batch = prepare(loaded, True, generator)
+                batch = prepare(loaded, training=True, generator=generator)
                 is_last = micro == plan.accumulation_steps - 1
                 meter.add(step.compute_gradients(batch, micro == 0, is_last))
 
@@ -162,7 +162,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
             if should_log or should_stop:
                 row = meter.read({"grad_norm": grad_norm} | scaler.metrics())  # waits for the GPU
                 check_finite(row, run.step, fp16=scaler.is_enabled())
-                if should_log:  # not at a stop, so that a resumed run repeats the uninterrupted one
+                if should_log:  # an extra row at a stop must not change the schedule
                     run.skipped_steps = int(row.get("skipped", run.skipped_steps))
                 row |= {"lr": lr, **log.speed()}
                 components.on_log(run, row)
@@ -176,9 +176,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 results = validate()
 
             if should_stop and not run.is_over:
-                raise Stopped(
-                    f"stopped at step {run.step:,}: resume with --run.name {run.folder.name}"
-                )
+                raise Stopped(f"stopped at step {run.step:,}: resume with --run.name {run.name}")
 
         log.done(results)
     return results
@@ -190,10 +188,11 @@ def order_buckets(
     prepare: Callable[..., Any],
     batches: Iterable[Any],
 ) -> None:
-    """Run a backward pass, after which DistributedDataParallel sums in another order.
+    """Run a backward pass, so that the first step of a resumed run sums in the right order.
 
-    So the first step of a resumed run sums as that of an uninterrupted one does. Two ranks have
-    only one order.
+    DistributedDataParallel changes its order of summation after its first backward pass, and with
+    more than two ranks the order decides the rounding. Call this before the checkpoint is restored:
+    it changes the statistics of BatchNorm.
     """
     if run.world.size > 2:
         generator = distributed.seed_batch(run.world, run.cfg.run.seed, 0, 0)

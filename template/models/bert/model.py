@@ -1,6 +1,6 @@
 """BERT (Devlin et al. 2019, arXiv:1810.04805) with a classifier on its first token.
 
-This file is yours to edit; train.py uses `ModelConfig` and `build`.
+This file is yours to edit. Training needs `ModelConfig` and `build`: see contracts.py.
 """
 
 from dataclasses import dataclass

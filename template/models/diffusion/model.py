@@ -1,7 +1,7 @@
 """A diffusion model: the U-Net of DDPM, trained by flow matching.
 
 Ho et al. 2020 (arXiv:2006.11239, appendix B); Lipman et al. 2022 (arXiv:2210.02747). This file is
-yours to edit; train.py uses `ModelConfig` and `build`.
+yours to edit. Training needs `ModelConfig` and `build`: see contracts.py.
 """
 
 import math

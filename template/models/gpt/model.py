@@ -1,6 +1,6 @@
 """A decoder-only transformer: GPT-2 (Radford et al. 2019).
 
-This file is yours to edit; train.py uses `ModelConfig` and `build`.
+This file is yours to edit. Training needs `ModelConfig` and `build`: see contracts.py.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Residual LSTMs (Hochreiter and Schmidhuber 1997) for text and time series.
 
-This file is yours to edit; train.py uses `ModelConfig` and `build`.
+This file is yours to edit. Training needs `ModelConfig` and `build`: see contracts.py.
 """
 
 import math

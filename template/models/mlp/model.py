@@ -1,6 +1,6 @@
 """A residual MLP for tables: Gorishniy et al. 2021 (arXiv:2106.11959), section 3.2.
 
-This file is yours to edit; train.py uses `ModelConfig` and `build`.
+This file is yours to edit. Training needs `ModelConfig` and `build`: see contracts.py.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """A residual network for images: He et al. 2015 (arXiv:1512.03385).
 
-This file is yours to edit; train.py uses `ModelConfig` and `build`.
+This file is yours to edit. Training needs `ModelConfig` and `build`: see contracts.py.
 """
 
 from dataclasses import dataclass

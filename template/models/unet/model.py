@@ -1,6 +1,6 @@
 """A U-Net (Ronneberger et al. 2015, arXiv:1505.04597) with BatchNorm and padding.
 
-This file is yours to edit; train.py uses `ModelConfig` and `build`.
+This file is yours to edit. Training needs `ModelConfig` and `build`: see contracts.py.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """A variational autoencoder: Kingma and Welling 2013 (arXiv:1312.6114).
 
-The likelihood is a discretized logistic distribution. This file is yours to edit; train.py uses
-`ModelConfig` and `build`.
+The likelihood is a discretized logistic distribution. This file is yours to edit. Training needs
+`ModelConfig` and `build`: see contracts.py.
 """
 
 import math

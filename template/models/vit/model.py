@@ -1,6 +1,6 @@
 """A vision transformer: Dosovitskiy et al. 2021 (arXiv:2010.11929).
 
-This file is yours to edit; train.py uses `ModelConfig` and `build`.
+This file is yours to edit. Training needs `ModelConfig` and `build`: see contracts.py.
 """
 
 from dataclasses import dataclass

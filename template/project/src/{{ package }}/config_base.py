@@ -45,7 +45,7 @@ def alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 def is_folder_name(name: str) -> bool:
-    """Whether this is a folder below another one, not that one itself or one beside it."""
+    """Return whether this names a folder inside another one: not absolute, and without `..`."""
     path = Path(name)
     return bool(path.name) and ".." not in path.parts and not path.is_absolute()
 
@@ -86,7 +86,7 @@ class Section:
     """
 
     is_fixed: ClassVar[bool] = False
-    """Of a component: whether a resumed run needs the values of before, as they decide what is
+    """Of a component: whether a resumed run must have the same values, as they decide what is
     trained."""
 
     def __post_init__(self) -> None:

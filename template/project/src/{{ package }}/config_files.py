@@ -108,7 +108,8 @@ def flat(sections: dict[str, Any], place: str = "") -> dict[str, Any]:
 def read_options(words: list[str], keys: dict[str, Key]) -> list[str]:
     """Return the options of the files that a command names and then its own, as words.
 
-    An option turns off one of before that would override it: `epochs` turns off `steps`.
+    A key turns off the one that overrides it, if a file before has that one: `--train.epochs` on
+    the command line sets `train.steps` of a file to null.
     """
     given: dict[str, str] = {}
     for place, options in _sources(words):
@@ -132,7 +133,8 @@ def read_options(words: list[str], keys: dict[str, Key]) -> list[str]:
 def as_text(value: Any, kind: Any) -> str:
     """Return a value of `load` as the command line has it.
 
-    `a` is a list of one where a list is needed. Raises a ValueError for what no such key can have.
+    Where a list is needed, a single text becomes a list of one. Raises a ValueError for what no key
+    of this kind can have.
     """
     kinds = alternatives(kind)
     is_null = value in (None, "null")

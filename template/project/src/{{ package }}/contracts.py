@@ -1,6 +1,6 @@
 """What training expects of data.py and model.py: their types, and what they may have besides.
 
-An optional attribute is read by one function below, which says what holds without it.
+A function below reads an optional attribute, and says what holds without it; components read some.
 """
 
 import json
@@ -26,7 +26,10 @@ Sums of shape (k,), such as one per class, give the mean over the entries that h
 
 
 class Samples(Protocol):
-    """An ordinary dataset: its `collate_fn`, or torch's default, makes a batch of samples."""
+    """An ordinary dataset: its `collate_fn`, or torch's default, makes a batch of samples.
+
+    Draw no random numbers in it, as a resumed run would draw others: augment in `Prepare`.
+    """
 
     def __len__(self) -> int: ...
 
@@ -101,10 +104,11 @@ def load_data(
     cfg: Any,
     saved: dict[str, Any] | None = None,
 ) -> tuple[Any, Any, Any]:
-    """Return `load(cfg)` of data.py: both sets and their `Spec`, or that of a run if it is given.
+    """Return the training set, the validation set and their `Spec`, from `load` of data.py.
 
-    A `load(cfg, spec)` reads the data with that one. Raises a UserError if `load` finds another
-    `Spec`: the weights would not mean the same.
+    `saved` has the fields of the `Spec` of a run that exists: `load(cfg, spec)` then gets it, if it
+    has this parameter. Raises a UserError if `load` returns another `Spec`, with which the weights
+    would not mean the same.
     """
     if saved is None:
         train_set, val_set, spec = data.load(cfg)

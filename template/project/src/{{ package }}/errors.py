@@ -1,4 +1,4 @@
-"""Errors that end a program with one line instead of a traceback."""
+"""Errors as one line; and what starts and ends a process: ranks, signals, loader workers."""
 
 import ctypes
 import errno
@@ -41,7 +41,8 @@ class Stopped(Exception):  # noqa: N818
 def one_line() -> Iterator[None]:
     """Exit with one line on stderr: status 1 after an error that the user can fix, 75 if stopped.
 
-    The variable ERROR_STATUS replaces the 1, with which Python exits after any exception.
+    The variable ERROR_STATUS of the component `restart` replaces the 1, with which Python exits
+    after any exception.
     """
     try:
         yield
@@ -75,8 +76,9 @@ def one_line() -> Iterator[None]:
 
 @contextmanager
 def second_signal_ends() -> Iterator[None]:
-    """End the process at once at a second Ctrl-C or SIGTERM, if Python handles the first one.
+    """End the process at a second Ctrl-C or SIGTERM, if Python handles the first one.
 
+    The second one comes more than two seconds after the first: a launcher may repeat a signal.
     A thread sees it also while the main thread waits for a device, a file or other ranks.
     """
     if threading.current_thread() is not threading.main_thread():  # no other can handle signals
@@ -181,14 +183,6 @@ def all_ranks(rank: int, size: int) -> Iterator[Any]:
         late = f"not all of {size} ranks have joined ({reason})"
         raise UserError(f"{late}: look for an error of another rank") from None
     yield store
-
-
-def check_rank() -> None:
-    """Exit if a launcher's variable has no number, which Lightning reads when it is imported."""
-    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
-        text = os.environ.get(name, "0")
-        if not text.isdigit():
-            raise _exit(f"{name} is {text!r}: start with torchrun or srun, or unset it")
 
 
 def end_with_launcher() -> None:

@@ -43,8 +43,11 @@ def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
 class StepMean:
     """Weighs the micro-batches of a step by their counts.
 
-    With equal weights, a token in a micro-batch with few others would weigh more. On one rank,
-    counts that are the same number cost nothing; those on the device stay there.
+    The gradient of a step is sum(count * gradient of the loss) / sum(count), over micro-batches and
+    ranks. `backward` gets loss * count / divisor / accumulation steps, with a divisor that is known
+    at the first micro-batch, so that nothing overflows in fp16. `scale` then multiplies the
+    gradients by accumulation steps * divisor / sum(count), which is 1 for equal counts: these cost
+    nothing on one rank. Counts on the device stay there.
     """
 
     def __init__(self, mean_over_ranks: Callable[[Count], Count]) -> None:

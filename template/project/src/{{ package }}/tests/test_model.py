@@ -58,6 +58,7 @@ def test_gradients_reach_every_parameter(built: Built) -> None:
     for name, parameter in built[0].named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
             assert parameter.grad.any(), name
 
 
