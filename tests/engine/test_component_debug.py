@@ -91,7 +91,11 @@ class Net(nn.Module):
         super().__init__()
         self.right, self.wrong, self.unused = (nn.Parameter(torch.zeros(3)) for _ in range(3))
         self.layers = nn.Sequential(
-            nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)
+            nn.Linear(3, 3),
+            nn.ReLU(),
+            nn.Linear(3, 3),
+            nn.BatchNorm1d(3),
+            nn.Dropout(0.5),
         )
         self.layers[2].weight = self.layers[0].weight
         self.square: Any = Wrong.apply

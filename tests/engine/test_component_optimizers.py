@@ -154,7 +154,12 @@ def test_ten_steps_follow_the_paper(package: MakePackage, name: str) -> None:
     Gradients become smaller.
     """
     p = package("mlp", "optimizers")
-    for size, option in [(0, ""), (1, ""), (100, ""), *((1, option) for option in OPTIONS)]:
+    for size, option in [
+        (0, ""),
+        (1, ""),
+        (100, ""),
+        *((1, option) for option in OPTIONS),
+    ]:
         more = [f"--optimizers.trust_coefficient={TRUST}", *([option] if option else [])]
         net, optimizer, cfg = built(p, name, *more)
         weights = {}

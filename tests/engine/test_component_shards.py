@@ -42,7 +42,11 @@ def write_tar(file: Path, numbers: range, kind: int = tarfile.PAX_FORMAT) -> Non
 def write(folder: Path, kind: str) -> list[Path]:
     """Write three shards of 40, 25 and 1 numbers."""
     files = []
-    for name, numbers in (("a", range(40)), ("b", range(40, 65)), ("c", range(65, 66))):
+    for name, numbers in (
+        ("a", range(40)),
+        ("b", range(40, 65)),
+        ("c", range(65, 66)),
+    ):
         file = folder / f"{name}.{kind}"
         if kind == "tar":
             write_tar(file, numbers)

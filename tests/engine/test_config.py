@@ -319,7 +319,11 @@ def test_values_in_a_file_are_read_as_on_the_command_line(
 
 def test_list_of_one_needs_no_brackets_on_the_command_line(package: MakePackage) -> None:
     p = package("mlp", "optimizers")
-    for word, value in (("a", ("a",)), ("[No, b]", ("No", "b")), ('["a b"]', ("a b",))):
+    for word, value in (
+        ("a", ("a",)),
+        ("[No, b]", ("No", "b")),
+        ('["a b"]', ("a b",)),
+    ):
         cfg = p.config.parse(p.components.Config, ["--data.ignore", word])
         assert cfg.data.ignore == value
 

@@ -147,7 +147,12 @@ def test_automatic_workers_follow_the_data_and_the_cores(
 ) -> None:
     cfg = p.config.LoaderConfig()
     train, _, _ = p.data.load(p.data.DataConfig(kind="samples"))
-    for cores, ranks, expected in [(8, 1, 8), (8, 4, 2), (128, 1, 32), (1, 2, 1)]:
+    for cores, ranks, expected in [
+        (8, 1, 8),
+        (8, 4, 2),
+        (128, 1, 32),
+        (1, 2, 1),
+    ]:
         monkeypatch.setattr(
             p.loader.os,
             "sched_getaffinity",

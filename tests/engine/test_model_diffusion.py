@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from engine import Package
+from engine import Package, images_of
 from torch import Tensor
 
 MODEL = "diffusion"
@@ -33,9 +33,7 @@ def test_draws_of_a_large_image_are_selected_by_each_level(
     p: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sum of its levels is odd and above 2 ** 24, so fp32 cannot represent it."""
-    net = p.model.build(
-        p.model.ModelConfig(), p.data.Spec(3, 160, ("a",), (0.5,) * 3, (0.25,) * 3)
-    ).eval()
+    net = p.model.build(p.model.ModelConfig(), images_of(p, 160)).eval()
     predict = Mock(side_effect=lambda points, times: points)
     monkeypatch.setattr(net, "predict", predict)
     levels = torch.full((1, 3, 160, 160), 255.0)
@@ -47,22 +45,21 @@ def test_draws_of_a_large_image_are_selected_by_each_level(
 
 def test_noise_is_normal_and_times_are_uniform(p: Package, monkeypatch: pytest.MonkeyPatch) -> None:
     images, points, times = validation(p, monkeypatch)
-    noise = (points - times.view(-1, 1, 1, 1) * images) / (
-        1
-        - times.view(
-            -1,
-            1,
-            1,
-            1,
-        )
-    )
+    time = times.view(-1, 1, 1, 1)
+    noise = (points - time * images) / (1 - time)
     assert 0 <= times.min() < 0.05 < 0.95 < times.max() < 1
     assert times.mean().item() == pytest.approx(0.5, abs=0.02)
     assert times.std().item() == pytest.approx(12**-0.5, abs=0.01)
     assert noise.std().item() == pytest.approx(1, abs=0.02)
 
 
-@pytest.mark.parametrize(("size", "pixels", "millions"), [("36M", 32, 35.7), ("114M", 256, 114)])
+@pytest.mark.parametrize(
+    ("size", "pixels", "millions"),
+    [
+        ("36M", 32, 35.7),
+        ("114M", 256, 114),
+    ],
+)
 def test_parameters_are_those_of_the_paper(
     p: Package, size: str, pixels: int, millions: float
 ) -> None:
@@ -71,16 +68,7 @@ def test_parameters_are_those_of_the_paper(
     2020: 35.7 million for CIFAR-10, and 114 million for images of 256 pixels.
     """
     with torch.device("meta"):
-        net = p.model.build(
-            p.model.ModelConfig(size=size),
-            p.data.Spec(
-                3,
-                pixels,
-                ("a",),
-                (0.5,) * 3,
-                (0.25,) * 3,
-            ),
-        )
+        net = p.model.build(p.model.ModelConfig(size=size), images_of(p, pixels))
     count = sum(parameter.numel() for parameter in net.parameters()) / 1e6
     assert round(count, 1 if millions < 100 else None) == millions
 
@@ -89,7 +77,7 @@ def test_attention_is_at_16_pixels_and_at_the_lowest_resolution(
     p: Package,
 ) -> None:
     cfg = p.model.ModelConfig(widths=(8, 16, 16), depth=2)
-    net = p.model.build(cfg, p.data.Spec(3, 32, ("a",), (0.5,) * 3, (0.25,) * 3)).eval()
+    net = p.model.build(cfg, images_of(p, 32)).eval()
     seen = []
     for block in net.blocks:
         kind = "Attention" if block.attention else "Identity"
@@ -97,7 +85,8 @@ def test_attention_is_at_16_pixels_and_at_the_lowest_resolution(
             lambda _, args, out, kind=kind: seen.append((out.shape[-1], kind))
         )
     with torch.no_grad():
-        assert net.predict(torch.randn(2, 3, 32, 32), torch.rand(2)).shape == (2, 3, 32, 32)
+        images = torch.randn(2, 3, 32, 32)
+        assert net.predict(images, torch.rand(2)).shape == images.shape
     down = [
         (32, "Identity"),
         (32, "Identity"),

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from engine import Package
+from engine import Package, images_of
 
 MODEL = "vae"
 
@@ -66,9 +66,7 @@ def test_noise_of_a_large_image_is_selected_by_each_level(
     p: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sum of its levels is odd and above 2 ** 24, so fp32 cannot represent it."""
-    net = p.model.build(
-        p.model.ModelConfig(), p.data.Spec(3, 160, ("a",), (0.5,) * 3, (0.25,) * 3)
-    ).eval()
+    net = p.model.build(p.model.ModelConfig(), images_of(p, 160)).eval()
     torch.nn.init.zeros_(net.to_latent.weight)  # so that the latents are the noise
     torch.nn.init.zeros_(net.to_latent.bias)
     levels = torch.full((1, 3, 160, 160), 255.0)
@@ -77,4 +75,5 @@ def test_noise_of_a_large_image_is_selected_by_each_level(
     monkeypatch.setattr(net, "pixels", pixels)
     with torch.no_grad():
         net((levels / 255 - 0.5) / 0.25, torch.zeros(1))
-    assert torch.equal(pixels.call_args.args[0][0], net.draws[(3 * 160 * 160 * 255 - 1) % 64])
+    draw = (3 * 160 * 160 * 255 - 1) % 64
+    assert torch.equal(pixels.call_args.args[0][0], net.draws[draw])

@@ -192,6 +192,11 @@ def times(folder: Path) -> list[float]:
     return [json.loads(line)["seconds"] for line in lines]
 
 
+def images_of(p: Package, pixels: int) -> Any:
+    """Return the `Spec` of color images of one class."""
+    return p.data.Spec(3, pixels, ("a",), (0.5,) * 3, (0.25,) * 3)
+
+
 def equal(first: Any, second: Any) -> bool:
     """Whether two states are equal to the bit."""
     if isinstance(first, torch.Tensor):

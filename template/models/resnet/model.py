@@ -105,19 +105,11 @@ class Block(nn.Module):
             ]
         else:
             self.outputs = width
-            layers = [
-                conv_norm(inputs, width, 3, stride),
-                conv_norm(width, width, 3),
-            ]
+            layers = [conv_norm(inputs, width, 3, stride), conv_norm(width, width, 3)]
         self.layers = nn.ModuleList(layers)
         self.shortcut: nn.Module = nn.Identity()
         if stride > 1 or inputs != self.outputs:
-            self.shortcut = conv_norm(
-                inputs,
-                self.outputs,
-                1,
-                stride,
-            )
+            self.shortcut = conv_norm(inputs, self.outputs, 1, stride)
         # The block starts as the identity: Goyal et al. 2017, arXiv:1706.02677, section 5.1.
         last_norm = layers[-1][1]
         nn.init.zeros_(last_norm.get_parameter("weight"))
@@ -139,19 +131,10 @@ class ResNet(nn.Module):
         self.stride = 2 ** (len(cfg.depths) - 1) * (4 if cfg.stem == "7x7" else 1)
         self.pool: nn.Module
         if cfg.stem == "7x7":
-            self.stem = conv_norm(
-                spec.channels,
-                cfg.width,
-                7,
-                stride=2,
-            )
+            self.stem = conv_norm(spec.channels, cfg.width, 7, stride=2)
             self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         else:
-            self.stem = conv_norm(
-                spec.channels,
-                cfg.width,
-                3,
-            )
+            self.stem = conv_norm(spec.channels, cfg.width, 3)
             self.pool = nn.Identity()
 
         self.blocks = nn.ModuleList()
