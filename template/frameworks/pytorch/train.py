@@ -146,7 +146,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 loaded = log.wait_for(batches)
                 # Random numbers follow from the step, so that a resumed run draws the same ones.
                 generator = distributed.seed_batch(world, cfg.run.seed, run.step, micro)
-                batch = prepare(loaded, training=True, generator=generator)
+                batch = prepare(loaded, True, generator)
                 is_last = micro == plan.accumulation_steps - 1
                 meter.add(step.compute_gradients(batch, micro == 0, is_last))
 
