@@ -12,11 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from multiprocessing import forkserver, util
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from program import LIMIT_S
@@ -151,6 +154,9 @@ def _run(
         os.dup2(file, stream)
         os.close(file)
     os.chdir(folder)
+    if command[:2] == ("-m", "pytest"):  # a project's own tests start ranks
+        with mock.patch.object(util, "spawnv_passfds", _fork_server):
+            forkserver.ensure_running()
     sys.path.insert(0, str(folder / "src"))
     if command[0] == "-m":
         sys.argv = list(command[1:])
@@ -158,3 +164,18 @@ def _run(
     else:
         sys.argv = list(command)
         runpy.run_path(command[0], run_name="__main__")
+
+
+def _fork_server(_program: str, words: Sequence[bytes], kept: Iterable[int]) -> int:
+    """Start multiprocessing's server in a fork, and not as a new Python that imports torch."""
+    process = os.fork()
+    if process == 0:
+        kept = {0, 1, 2, *kept}
+        for file in {int(name) for name in os.listdir("/dev/fd")} - kept:
+            with suppress(OSError):  # the one that listed them
+                os.close(file)
+        try:
+            exec(os.fsdecode(words[-1]))  # noqa: S102
+        finally:
+            os._exit(0)
+    return process
