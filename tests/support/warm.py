@@ -3,6 +3,7 @@
 Only where the start itself is not what is tested.
 """
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -145,6 +146,9 @@ def _run(
     environment: dict[str, str],
     outputs: list[str],
 ) -> None:
+    # The collection at the end of a group of ranks need not look at what was imported before.
+    gc.freeze()
+    gc.freeze = gc.unfreeze = lambda: None
     os.setsid()  # a process group, which can be killed as a whole
     # of loader workers, as in a process of its own
     multiprocessing.set_start_method("fork", force=True)
