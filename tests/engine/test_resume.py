@@ -1,7 +1,6 @@
 """A run that was killed at any moment and resumed equals an uninterrupted one to the bit."""
 
 import random
-import time
 from pathlib import Path
 from unittest import mock
 
@@ -10,7 +9,7 @@ import torch
 from engine import FIXED, MakePackage, Package, checkpoints, equal, rows, saved
 from matrix import EVERY
 from program import PROGRAMS
-from warm import run_python
+from warm import run_python, start_python
 
 COMPONENTS = [(), *([("ema",)] if EVERY else [])]
 """`test_component_runs.py` kills a run with each component."""
@@ -80,14 +79,15 @@ def test_kill_at_a_file_operation_changes_nothing(
 def test_kill_of_one_of_two_ranks_ends_the_other_and_changes_nothing(
     p: Package, tmp_path: Path
 ) -> None:
-    options = ["--train.steps=600", "--train.eval_every=50", "--train.batch_size=8"]
+    options = ["--train.steps=30", "--train.eval_every=5", "--train.batch_size=8"]
     p.finish(tmp_path / "whole", *options, ranks=2)
-    run = p.start(tmp_path / "killed", *options, ranks=2)
-    while run.running() and len(checkpoints(tmp_path / "killed")) < 2:
-        time.sleep(0.005)
-    run.send(9, rank=1)
+    arguments = p.arguments(tmp_path / "killed", *options)
+    program = [str(PROGRAMS / "signal_at_step.py"), "9", "17", p.name, *arguments]
+    run = start_python(p.root, *program, ranks=2)
     done = run.finish()
+    assert [process.exitcode for process in run.processes] == [1, -9]
     assert "Traceback" not in done.stdout
+    assert saved(tmp_path / "killed")["step"] == 15
     p.finish(tmp_path / "killed", *options, ranks=2)
     assert equal(saved(tmp_path / "killed"), saved(tmp_path / "whole"))
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
