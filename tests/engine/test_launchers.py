@@ -14,7 +14,7 @@ from engine import FIXED, Package, saved
 from lightning_runs import LightningProject
 from matrix import ENGINE_MODEL
 from program import PROGRAMS, Project, finish, is_running, started
-from warm import start_python
+from warm import start_python, start_torchrun
 
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 ACCELERATE = ["accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1"]
@@ -83,21 +83,16 @@ def test_ranks_save_a_checkpoint_when_their_launcher_is_gone(p: Package, tmp_pat
     options = p.arguments(
         tmp_path, "--train.steps=1000000", "--train.eval_every=1000000", "--train.batch_size=8"
     )
-    with started(
-        p.root,
-        sys.executable,
-        "-m",
-        *TORCHRUN,
-        "-m",
-        f"{p.name}.train",
-        *options,
-    ) as run:
-        log = tmp_path / "a/metrics.jsonl"
-        while not (log.exists() and log.stat().st_size):
-            assert run.poll() is None, run.communicate()
-            time.sleep(0.05)
-        run.kill()
-        _, stderr = finish(run, MINUTE)
+    run = start_torchrun(p.root, "-m", f"{p.name}.train", *options)
+    log = tmp_path / "a/metrics.jsonl"
+    while not (log.exists() and log.stat().st_size):
+        assert run.running(), run.finish().stderr
+        time.sleep(0.05)
+    run.send(signal.SIGKILL)
+    deadline = time.monotonic() + MINUTE
+    while "resume with" not in (stderr := run.finish().stderr):
+        assert time.monotonic() < deadline, stderr
+        time.sleep(0.05)
     assert f"stopped at step {saved(tmp_path)['step']:,}: resume with --run.name a\n" in stderr
 
 

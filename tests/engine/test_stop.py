@@ -5,7 +5,6 @@ The rest follows exactly.
 
 import json
 import signal
-import sys
 import threading
 import time
 from itertools import product
@@ -15,8 +14,8 @@ import pytest
 import torch
 from engine import MakePackage, Package, equal, rows, saved, summary
 from matrix import EVERY
-from program import PROGRAMS, finish, started
-from warm import start_python
+from program import PROGRAMS
+from warm import start_python, start_torchrun
 
 STEPS = ["--train.steps=60", "--train.eval_every=20", "--log.every=5", "--train.batch_size=8"]
 ENDLESS = ["--train.steps=1000000", "--train.eval_every=1000000", "--train.batch_size=8"]
@@ -144,30 +143,16 @@ def test_an_error_leaves_signal_handlers(p: Package, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_torchrun_starts_ranks_and_passes_a_signal_on(p: Package, tmp_path: Path) -> None:
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "-m",
-    ]
-    arguments = [
-        f"{p.name}.train",
-        "--config=configs/default.yaml",
-        "--run.device=cpu",
-        "--run.name=a",
-        *ENDLESS,
-    ]
-    with started(p.root, *launch, *arguments, f"--run.dir={tmp_path}") as run:
-        log = tmp_path / "a/metrics.jsonl"
-        while not (log.exists() and log.stat().st_size):
-            assert run.poll() is None, run.communicate()
-            time.sleep(0.01)
-        run.send_signal(signal.SIGTERM)
-        _, stderr = finish(run)
-    assert run.returncode != 0
-    assert stderr.count(f"stopped at step {saved(tmp_path)['step']:,}") == 1
+    options = ["--config=configs/default.yaml", "--run.device=cpu", "--run.name=a", *ENDLESS]
+    run = start_torchrun(p.root, "-m", f"{p.name}.train", *options, f"--run.dir={tmp_path}")
+    log = tmp_path / "a/metrics.jsonl"
+    while not (log.exists() and log.stat().st_size):
+        assert run.running(), run.finish().stderr
+        time.sleep(0.01)
+    run.send(signal.SIGTERM)
+    done = run.finish()
+    assert done.returncode != 0
+    assert done.stderr.count(f"stopped at step {saved(tmp_path)['step']:,}") == 1
     assert (
         json.loads((tmp_path / "a/config.json").read_text())["config"]["train"]["steps"] == 1000000
     )

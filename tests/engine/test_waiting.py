@@ -18,14 +18,13 @@ import torch
 from engine import Package, equal, saved
 from matrix import tiers
 from program import PROGRAMS, finish, is_running, started
-from warm import Started, start_python
+from warm import Started, start_python, start_torchrun
 
 MINUTE = 60.0
 BATCH = 53
 """Of all samples."""
 LONG = ["--train.steps=1000000", "--train.eval_every=1000000", f"--train.batch_size={BATCH}"]
 SHORT = ["--train.steps=6", "--train.eval_every=2", f"--train.batch_size={BATCH}"]
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
 def wait_for(file: Path, run: Started) -> None:
@@ -206,23 +205,11 @@ def test_shared_memory_must_hold_the_prefetched_batches(
 def test_error_of_one_rank_is_one_line_and_ends_the_others(
     p: Package, tmp_path: Path, place: str, rank: int, step: int
 ) -> None:
-    program = [
-        *TORCHRUN,
-        str(PROGRAMS / "fail_on_rank.py"),
-        place,
-        f"{rank}",
-        p.name,
-    ]
+    program = [str(PROGRAMS / "fail_on_rank.py"), place, f"{rank}", p.name]
     options = p.arguments(tmp_path, *LONG, "--train.eval_every=50", "--train.batch_size=8")
-    with started(
-        p.root,
-        sys.executable,
-        *program,
-        *options,
-        FAIL_AT_STEP=f"{step}",
-    ) as run:
-        _, stderr = finish(run, 2 * MINUTE)
-    assert run.returncode == 1
+    done = start_torchrun(p.root, *program, *options, FAIL_AT_STEP=f"{step}").finish(2 * MINUTE)
+    assert done.returncode == 1
+    stderr = done.stderr
     own, _, summary = stderr.partition("torch/distributed/elastic")
     errors = [line for line in own.splitlines() if "error: " in line or "Traceback" in line]
     assert errors == ([] if place == "crash" else ["error: this is wrong: correct it"]), own

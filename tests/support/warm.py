@@ -23,9 +23,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from program import LIMIT_S
+from matrix import EVERY
+from program import LIMIT_S, PROGRAMS
 
 PRELOADED = ["torch", "torch._dynamo", "jsonargparse", "sklearn.datasets", "lightning.pytorch.cli"]
+PRELOADED += ["accelerate"]
 FORKED = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 """Options of pytest in a fork: a plugin of pytest is imported there already."""
 
@@ -125,6 +127,13 @@ def start_python(
     return RUNNING[-1]
 
 
+def start_torchrun(folder: Path, *command: str, **changes: str) -> Started:
+    """Start two ranks by torchrun, which are forks of it; only `make test-all` starts a Python."""
+    program = ["-m", "torch.distributed.run"] if EVERY else [str(PROGRAMS / "forking_torchrun.py")]
+    options = ["--standalone", "--nproc-per-node=2"]
+    return start_python(folder, *program, *options, *command, ranks=0, nodes=1, **changes)
+
+
 def run_python(
     folder: Path,
     *command: str,
@@ -146,9 +155,10 @@ def _run(
     environment: dict[str, str],
     outputs: list[str],
 ) -> None:
-    # The collection at the end of a group of ranks need not look at what was imported before.
-    gc.freeze()
-    gc.freeze = gc.unfreeze = lambda: None
+    if command[0] == "-m":  # programs of tests may look at what is collected
+        # The collection at the end of a group need not look at what was imported before.
+        gc.freeze()
+        gc.freeze = gc.unfreeze = lambda: None
     os.setsid()  # a process group, which can be killed as a whole
     # of loader workers, as in a process of its own
     multiprocessing.set_start_method("fork", force=True)
