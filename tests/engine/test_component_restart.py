@@ -1,7 +1,7 @@
 """restart: kills, hangs and failures of one of two ranks; what is not restarted; signals.
 
 A start of a rank takes seconds, so `make test` has the supervisor's decisions with ranks that only
-end.
+end, and one fault of ranks that are forks of the supervisor.
 """
 
 import os
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from engine import MakePackage, Package, equal, rows, saved
 from program import finish
+from warm import run_python
 
 OPTIONS = [
     "--train.steps=8",
@@ -40,7 +41,6 @@ original, arm, armed = OneCycle.set, watchdog.Watchdog.arm, []
 def note_and_arm(component, run, factor):
     armed[:] = [component, run]
     arm(component, run, factor)
-watchdog.Watchdog.arm = note_and_arm
 def hang(component, run):
     component.limit = 1.0
     component.arm(run, 1)
@@ -52,8 +52,8 @@ def crash(schedule, optimizer, step):
         marker.touch()
         exec(fault)
     return original(schedule, optimizer, step)
-OneCycle.set = crash
 if sys.argv[1] == "rank":
+    OneCycle.set, watchdog.Watchdog.arm = crash, note_and_arm
     sys.argv[1:] = sys.argv[4:]
     main()
     raise SystemExit
@@ -61,6 +61,9 @@ options = sys.argv[5:]
 supervisor = restart.Supervisor(folder / "a", options, int(sys.argv[4]))
 supervisor.command = [sys.executable, __file__, "rank", str(folder), fault, *options]
 supervisor.command.append("--watchdog.enabled=true")
+if "EVERY_TEST" not in os.environ:
+    import forking
+    restart.subprocess = forking
 raise SystemExit(supervisor.run(1))
 """
 KILL = "os.kill(os.getpid(), signal.SIGKILL) # once"
@@ -68,25 +71,21 @@ HANG = "hang(*armed) # once"
 every = pytest.mark.test_all
 
 
+def supervisor(p: Package, folder: Path, fault: str, ranks: int, *options: str) -> list[str]:
+    """Write a program whose last rank has a fault in step 6, and return it with its arguments."""
+    folder.mkdir()
+    program = folder / "program.py"
+    program.write_text(PROGRAM.format(p.name))
+    words = [str(program), "supervise", str(folder), fault, str(ranks)]
+    return [*words, *p.arguments(folder, *OPTIONS, *options)]
+
+
 def supervise(
     p: Package, folder: Path, fault: str, ranks: int, *options: str
 ) -> subprocess.Popen[str]:
     """Start a supervisor whose last rank has a fault in step 6."""
-    folder.mkdir()
-    program = folder / "program.py"
-    program.write_text(PROGRAM.format(p.name))
-    arguments = [
-        str(folder),
-        fault,
-        str(ranks),
-        *p.arguments(
-            folder,
-            *OPTIONS,
-            *options,
-        ),
-    ]
     variables = os.environ | {"PYTHONPATH": f"{p.root}/src", "FAULTY_RANK": str(ranks - 1)}
-    command = [sys.executable, str(program), "supervise", *arguments]
+    command = [sys.executable, *supervisor(p, folder, fault, ranks, *options)]
     return subprocess.Popen(
         command, env=variables, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     )
@@ -99,9 +98,8 @@ def test_fault_of_one_of_two_ranks_changes_nothing(
 ) -> None:
     p = tiny("watchdog", "restart")
     p.finish(tmp_path / "whole", *OPTIONS, "--watchdog.enabled=true", ranks=2)
-    run = supervise(p, tmp_path / "faulty", fault, 2)
-    _, stderr = finish(run)
-    assert run.returncode == 0, stderr
+    words = supervisor(p, tmp_path / "faulty", fault, 2)
+    stderr = run_python(p.root, *words, ranks=0, FAULTY_RANK="1").stderr
     assert re.search("the ranks ended with status .*: .* starts again from step 4", stderr)
     assert equal(saved(tmp_path / "faulty"), saved(tmp_path / "whole"))
     assert rows(tmp_path / "faulty") == rows(tmp_path / "whole")
