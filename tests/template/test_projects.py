@@ -155,8 +155,8 @@ OF_LIGHTNING = {
     "train.batch_size": "data.batch_size",
 }
 
-LONGEST = "gpt"
-USUAL = [(FRAMEWORKS[0], model) for model in ONE_PER_KIND if model != LONGEST]
+LONGEST = ("gpt", "lstm", "unet")
+USUAL = [(FRAMEWORKS[0], model) for model in ONE_PER_KIND if model not in LONGEST]
 RECIPES = tiers(USUAL, [pair for pair in PAIRS if pair not in USUAL])
 
 
