@@ -71,13 +71,29 @@ HANG = "hang(*armed) # once"
 every = pytest.mark.test_all
 
 
-def supervisor(p: Package, folder: Path, fault: str, ranks: int, *options: str) -> list[str]:
+def supervisor(
+    p: Package,
+    folder: Path,
+    fault: str,
+    ranks: int,
+    *options: str,
+) -> list[str]:
     """Write a program whose last rank has a fault in step 6, and return it with its arguments."""
     folder.mkdir()
     program = folder / "program.py"
     program.write_text(PROGRAM.format(p.name))
-    words = [str(program), "supervise", str(folder), fault, str(ranks)]
-    return [*words, *p.arguments(folder, *OPTIONS, *options)]
+    return [
+        str(program),
+        "supervise",
+        str(folder),
+        fault,
+        str(ranks),
+        *p.arguments(
+            folder,
+            *OPTIONS,
+            *options,
+        ),
+    ]
 
 
 def supervise(
@@ -99,7 +115,8 @@ def test_fault_of_one_of_two_ranks_changes_nothing(
     p = tiny("watchdog", "restart")
     p.finish(tmp_path / "whole", *OPTIONS, "--watchdog.enabled=true", ranks=2)
     words = supervisor(p, tmp_path / "faulty", fault, 2)
-    stderr = run_python(p.root, *words, ranks=0, FAULTY_RANK="1").stderr
+    search = f"{p.root}/src"  # of ranks that are not forks
+    stderr = run_python(p.root, *words, ranks=0, FAULTY_RANK="1", PYTHONPATH=search).stderr
     assert re.search("the ranks ended with status .*: .* starts again from step 4", stderr)
     assert equal(saved(tmp_path / "faulty"), saved(tmp_path / "whole"))
     assert rows(tmp_path / "faulty") == rows(tmp_path / "whole")

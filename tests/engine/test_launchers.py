@@ -83,7 +83,12 @@ def test_ranks_save_a_checkpoint_when_their_launcher_is_gone(p: Package, tmp_pat
     options = p.arguments(
         tmp_path, "--train.steps=1000000", "--train.eval_every=1000000", "--train.batch_size=8"
     )
-    run = start_torchrun(p.root, "-m", f"{p.name}.train", *options)
+    run = start_torchrun(
+        p.root,
+        "-m",
+        f"{p.name}.train",
+        *options,
+    )
     log = tmp_path / "a/metrics.jsonl"
     while not (log.exists() and log.stat().st_size):
         assert run.running(), run.finish().stderr

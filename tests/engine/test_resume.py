@@ -82,8 +82,18 @@ def test_kill_of_one_of_two_ranks_ends_the_other_and_changes_nothing(
     options = ["--train.steps=30", "--train.eval_every=5", "--train.batch_size=8"]
     p.finish(tmp_path / "whole", *options, ranks=2)
     arguments = p.arguments(tmp_path / "killed", *options)
-    program = [str(PROGRAMS / "signal_at_step.py"), "9", "17", p.name, *arguments]
-    run = start_python(p.root, *program, ranks=2)
+    program = [
+        str(PROGRAMS / "signal_at_step.py"),
+        "9",
+        "17",
+        p.name,
+    ]
+    run = start_python(
+        p.root,
+        *program,
+        *arguments,
+        ranks=2,
+    )
     done = run.finish()
     assert [process.exitcode for process in run.processes] == [1, -9]
     assert "Traceback" not in done.stdout

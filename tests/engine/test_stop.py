@@ -143,8 +143,19 @@ def test_an_error_leaves_signal_handlers(p: Package, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_torchrun_starts_ranks_and_passes_a_signal_on(p: Package, tmp_path: Path) -> None:
-    options = ["--config=configs/default.yaml", "--run.device=cpu", "--run.name=a", *ENDLESS]
-    run = start_torchrun(p.root, "-m", f"{p.name}.train", *options, f"--run.dir={tmp_path}")
+    options = [
+        "--config=configs/default.yaml",
+        "--run.device=cpu",
+        "--run.name=a",
+        *ENDLESS,
+    ]
+    run = start_torchrun(
+        p.root,
+        "-m",
+        f"{p.name}.train",
+        *options,
+        f"--run.dir={tmp_path}",
+    )
     log = tmp_path / "a/metrics.jsonl"
     while not (log.exists() and log.stat().st_size):
         assert run.running(), run.finish().stderr

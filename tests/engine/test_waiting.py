@@ -205,9 +205,20 @@ def test_shared_memory_must_hold_the_prefetched_batches(
 def test_error_of_one_rank_is_one_line_and_ends_the_others(
     p: Package, tmp_path: Path, place: str, rank: int, step: int
 ) -> None:
-    program = [str(PROGRAMS / "fail_on_rank.py"), place, f"{rank}", p.name]
+    program = [
+        str(PROGRAMS / "fail_on_rank.py"),
+        place,
+        f"{rank}",
+        p.name,
+    ]
     options = p.arguments(tmp_path, *LONG, "--train.eval_every=50", "--train.batch_size=8")
-    done = start_torchrun(p.root, *program, *options, FAIL_AT_STEP=f"{step}").finish(2 * MINUTE)
+    run = start_torchrun(
+        p.root,
+        *program,
+        *options,
+        FAIL_AT_STEP=f"{step}",
+    )
+    done = run.finish(2 * MINUTE)
     assert done.returncode == 1
     stderr = done.stderr
     own, _, summary = stderr.partition("torch/distributed/elastic")

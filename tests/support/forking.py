@@ -14,7 +14,10 @@ class Popen(subprocess.Popen[Any]):
     """A fork that does what `python [-u] FILE` or `python [-u] -m MODULE` would."""
 
     def __init__(
-        self, args: Sequence[str], env: Mapping[str, str] | None = None, **options: Any
+        self,
+        args: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> None:
         words = [word for word in args[1:] if word != "-u"]
 
@@ -28,7 +31,12 @@ class Popen(subprocess.Popen[Any]):
             os.environ.update(env or {})
             os._exit(_status(words))
 
-        super().__init__(args, env=env, preexec_fn=run, **options)
+        super().__init__(
+            args,
+            env=env,
+            preexec_fn=run,
+            **options,
+        )
 
 
 def _status(words: list[str]) -> int:

@@ -127,11 +127,24 @@ def start_python(
     return RUNNING[-1]
 
 
-def start_torchrun(folder: Path, *command: str, **changes: str) -> Started:
+def start_torchrun(
+    folder: Path,
+    *command: str,
+    **changes: str,
+) -> Started:
     """Start two ranks by torchrun, which are forks of it; only `make test-all` starts a Python."""
     program = ["-m", "torch.distributed.run"] if EVERY else [str(PROGRAMS / "forking_torchrun.py")]
     options = ["--standalone", "--nproc-per-node=2"]
-    return start_python(folder, *program, *options, *command, ranks=0, nodes=1, **changes)
+    changes.setdefault("PYTHONPATH", str(folder / "src"))  # of ranks that are not forks
+    return start_python(
+        folder,
+        *program,
+        *options,
+        *command,
+        ranks=0,
+        nodes=1,
+        **changes,
+    )
 
 
 def run_python(
@@ -180,7 +193,11 @@ def _run(
         runpy.run_path(command[0], run_name="__main__")
 
 
-def _fork_server(_program: str, words: Sequence[bytes], kept: Iterable[int]) -> int:
+def _fork_server(
+    _program: str,
+    words: Sequence[bytes],
+    kept: Iterable[int],
+) -> int:
     """Start multiprocessing's server in a fork, and not as a new Python that imports torch."""
     process = os.fork()
     if process == 0:
