@@ -302,6 +302,7 @@ GOOD = csv_of(once(5))
         (csv_of(once(9), lambda row: row / 7), {}, "regression: the target has the mean"),
         (csv_of(lambda row: row / 7, lambda row: 5 - row / 9), {}, "follows from a alone: if that"),
         (csv_of(lambda row: f"class {row % 2}"), {}, "the target follows from a alone: if that is"),
+        (GOOD, {"ignore": ()}, "rise from each row to the next: if they count rows, ignore them: "),
         (GOOD.replace("a,c,label", "1,2,label"), {}, "2 columns: 1 numbers, 1 categories"),
         (
             GOOD.replace("a,c,label,id", "1,20,300,4000"),
@@ -341,6 +342,44 @@ def test_own_file_is_understood(
 
 
 @pytest.mark.parametrize(
+    ("cell", "replaced", "expected"),
+    [
+        (lambda row: row % 9, "", "ROWS of ROWS rows for validation are equal to one for training"),
+        (
+            lambda row: 1000 + row,
+            "",
+            "have no value for validation in the range of the training: a",
+        ),
+        (
+            lambda row: row % 9,
+            "z",
+            "have mostly categories for validation that training has not: c",
+        ),
+        (lambda row: row % 9 + 0.5, "", ""),
+    ],
+)
+def test_validation_file_that_does_not_fit_the_training_is_named(
+    p: Package,
+    tmp_path: Path,
+    cell: Callable[[int], Any],
+    replaced: str,
+    expected: str,
+) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text(csv_of(lambda row: row % 9))
+    val_path = tmp_path / "val.csv"
+    content = csv_of(cell)
+    for category in "uvw":
+        content = content.replace(f",{category},", f",{replaced or category},")
+    val_path.write_text(content)
+    cfg = p.data.DataConfig(path=path, val_path=val_path, target="label", ignore=("id",))
+    _, *lines = p.data.describe(*p.data.load(cfg))
+    assert "; ".join(lines[1:]).removeprefix("these columns ") == expected.replace(
+        "ROWS", str(ROWS)
+    )
+
+
+@pytest.mark.parametrize(
     ("content", "keys", "message"),
     [
         (csv_of(once("unknown")), {}, "column a: 'unknown' in row 7 is not a number: correct it"),
@@ -369,6 +408,10 @@ def test_own_file_is_understood(
             "row 7 of FILE has more cells than the header has names: quote cells that contain ','",
         ),
         (csv_of(lambda row: f"{row} kg"), {}, "column a: '0 kg' in row 2 is not a number"),
+        (csv_of(lambda row: f"-${row}"), {}, "column a: '-$0' in row 2 is not a number"),
+        (csv_of(lambda row: f"EUR {row}"), {}, "column a: 'EUR 0' in row 2 is not a number"),
+        (csv_of(lambda row: f"{row}.5\N{DEGREE SIGN}C"), {}, "' in row 2 is not a number: correct"),
+        (csv_of(lambda row: f"{row} km/h"), {}, "column a: '0 km/h' in row 2 is not a number"),
         (csv_of(lambda row: ["1", "2", "3a"][row % 3]), {}, "column a: '3a' in row 4 is not a num"),
         (csv_of(lambda row: f"{row % 5}\N{ARABIC-INDIC DIGIT TWO}x{row}"), {}, "it is no category"),
         (

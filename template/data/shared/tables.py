@@ -25,8 +25,9 @@ SEPARATORS = {
 THOUSANDS = "[.,'\u2019 \u00a0\u2009\u202f]"
 NUMBER = r"[-+]?[0-9]+(" + THOUSANDS + r"[0-9]{3})*([.,][0-9]+)?"
 """A number that may have separators between thousands."""
-UNIT = r"([$€£¥%]|[a-zA-Z]{1,3})"
-WITH_UNIT = rf"[$€£¥]\s?{NUMBER}|{NUMBER}\s?{UNIT}"
+CURRENCY = r"([$€£¥₹]|[A-Z]{3}\s)"
+UNIT = r"([$€£¥₹%°µ]|[^\W\d_])[^\d:]{0,9}"
+WITH_UNIT = rf"[-+]?{CURRENCY}\s?{NUMBER}|{NUMBER}\s?{UNIT}"
 VALUE = re.compile(r"[-+.,:/\s0-9]+")
 """A number, a date or a time, which is no name of a column, unless it is a whole number."""
 SAMPLE = 10_000

@@ -165,6 +165,7 @@ def describe(
     rows = f"{len(train_set):,} rows for training, {len(val_set):,} for validation; {columns}"
     lines = unusual_values(train_set.tensors[0], spec.numeric, spec.mean, spec.std)
     lines += _copies_of_target(train_set, spec)
+    lines += _unlike_training(train_set, val_set, spec)
     if not spec.classes:
         target = f"mean {spec.target_mean:.6g}, standard deviation {spec.target_std:.6g}"
         return [rows, f"regression: the target has the {target}", *lines]
@@ -199,6 +200,41 @@ def _copies_of_target(rows: Rows, spec: Spec) -> list[str]:
     if not found:
         return []
     return [f"the target follows from {listed(found)} alone: if that is a copy, see data.ignore"]
+
+
+def _unlike_training(train: Rows, val: Rows, spec: Spec) -> list[str]:
+    """Return lines on columns that count the rows, and on rows that are not fit for validation."""
+    numbers = train.tensors[0]
+    others, codes, _ = val.tensors
+    counts = (numbers[1:] > numbers[:-1]).all(0) & (len(train) >= FEWEST)
+    low, high = numbers.aminmax(dim=0)
+    is_outside = (others.amin(0) > high) | (others.amax(0) < low)
+    is_new = (codes == 0).double().mean(0) > 0.5
+    lines = []
+    for names, chosen, what in (
+        (spec.numeric, counts, "rise from each row to the next: if they count rows, ignore them"),
+        (spec.numeric, is_outside, "have no value for validation in the range of the training"),
+        (spec.categorical, is_new, "have mostly categories for validation that training has not"),
+    ):
+        found = [name for name, is_chosen in zip(names, chosen.tolist(), strict=True) if is_chosen]
+        if found:
+            lines.append(f"these columns {what}: {listed(found)}")
+    copies = int(torch.isin(_keys(val), _keys(train)).sum())
+    if copies:
+        lines.append(
+            f"{copies:,} of {len(val):,} rows for validation are equal to one for training"
+        )
+    return lines
+
+
+def _keys(rows: Rows) -> Tensor:
+    """Return a hash of each row."""
+    keys = torch.zeros(len(rows), dtype=torch.int64)
+    for part in rows.tensors:
+        bits = part.view(torch.int32) if part.is_floating_point() else part
+        for column in bits.unsqueeze(1).flatten(1).unbind(1):
+            keys.mul_(6364136223846793005).add_(column)  # modulo 2^64
+    return keys
 
 
 def _numbers_of(spec: Spec) -> list[str]:
