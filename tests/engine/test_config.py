@@ -30,6 +30,9 @@ WRONG: list[tuple[list[str], str]] = [
     (["--train.steps"], "train.steps"),
     (["--run.name="], "run.name is : it must be the name of a folder in run.dir"),
     (["--run.name=."], "run.name"),
+    (["--run.name=#3"], "^run.name is #3, which YAML reads as null: begin it with a letter$"),
+    (["--run.name=&a"], "^run.name is &a, which YAML reads as null"),
+    (["--print_config=x"], 'Invalid option "x" for --print_config'),
     (["--run.name=.."], "run.name"),
     (["--run.name=a/../../b"], "run.name"),
     (["--run.name=/tmp/b"], "run.name"),
@@ -326,6 +329,9 @@ def test_list_of_one_needs_no_brackets_on_the_command_line(package: MakePackage)
     ):
         cfg = p.config.parse(p.components.Config, ["--data.ignore", word])
         assert cfg.data.ignore == value
+    message = r"^data.ignore is \[a, which is no list of YAML: write it as \[a, b\]$"
+    with pytest.raises(p.errors.UserError, match=message):
+        p.config.parse(p.components.Config, ["--data.ignore=[a"])
 
 
 def with_config() -> list[str]:

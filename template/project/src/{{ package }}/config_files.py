@@ -70,7 +70,10 @@ def parse(config: type[C], argv: list[str] | None = None) -> C:
         if not any(word.startswith("--print_config") for word in shows):
             print(with_ranges(parser.format_help(), keys))
             raise SystemExit(0)
-        parser.parse_args(shows)
+        try:
+            parser.parse_args(shows)
+        except ArgumentError as error:
+            raise UserError(str(error)) from None
     return cfg
 
 
@@ -140,14 +143,23 @@ def as_text(value: Any, kind: Any) -> str:
     is_null = value in (None, "null")
     if is_null and NoneType not in kinds:
         raise ValueError("needs a value, not null")
+    if NoneType in kinds and re.match("[#&]|---", str(value)):
+        raise ValueError(f"is {value}, which YAML reads as null: begin it with a letter")
     if re.fullmatch(r"[\d:]+:\d+", str(value)) and not {str, Path}.intersection(kinds):
         raise ValueError(f"is {value}, which YAML reads as a number of seconds: give a number")
     takes_list = any(get_origin(part) in (list, tuple) for part in kinds)
     if takes_list and isinstance(value, str) and not is_null:
-        value = _Loader(value).get_single_data() if value.startswith("[") else [value]
+        value = _read_list(value) if value.startswith("[") else [value]
     if isinstance(value, str):
         return value
     return json.dumps(value)
+
+
+def _read_list(text: str) -> Any:
+    try:
+        return _Loader(text).get_single_data()
+    except yaml.YAMLError:
+        raise ValueError(f"is {text}, which is no list of YAML: write it as [a, b]") from None
 
 
 def _sources(words: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
