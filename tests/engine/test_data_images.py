@@ -173,6 +173,11 @@ HOSTILE = {
         "error: data.path=ROOT has the folder my_Test-1 with subfolders, as if it were a split: "
         "name the folders of the splits train, val and test, or rename the class",
     ),
+    "splits in folders of their own": (
+        eight("seg_train/seg_train/a", "seg_test/seg_test/a"),
+        "error: data.path=ROOT has the folder seg_test with subfolders, as if it were a split: "
+        "name the folders of the splits train, val and test, or rename the class",
+    ),
     "class with the name of a split": (
         eight("training bus/city", "steam train/old", "tram"),
         "3 classes: steam train (7 + 1), training bus (5 + 3), tram (7 + 1); "

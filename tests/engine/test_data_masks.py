@@ -224,16 +224,19 @@ MASKS: dict[str, tuple[Image.Image, str]] = {
     "palette": (values(0, 0, 0, 7).convert("P"), f"{SHARES}: 0 (75%), 7 (25%)"),
     "black and white": (values(0, 0, 0, 255).convert("1"), f"{SHARES}: 0 (75%), 1 (25%)"),
     "ignored": (values(0, 0, 7, 9), f"{SHARES}: 0 (50%), 7 (25%); 25% are ignored"),
-    "64 classes": (values(*range(10, 74)), "64 classes"),
+    "64 classes": (
+        values(*range(10, 74)),
+        f"64{SHARES[1:]}: {', '.join(f'{value} (1.56%)' for value in range(10, 20))}, ...",
+    ),
     "one class": (
         values(0),
         "error: the training masks of data.path=ROOT need two values or more besides "
-        "data.ignore=9, and have 0: correct the masks",
+        "data.ignore=9, and have 0 at data.size=16: correct the masks",
     ),
     "all ignored": (
         values(9),
         "error: the training masks of data.path=ROOT need two values or more besides "
-        "data.ignore=9, and have none: correct the masks",
+        "data.ignore=9, and have none at data.size=16: correct the masks",
     ),
     "smoothed": (
         values(*range(256)),

@@ -238,10 +238,10 @@ def describe(
     pixels = masks.flatten().bincount(minlength=256)
     shares = [f"{share:.3g}%" for share in (100 * pixels / masks.numel()).tolist()]
     classes = f"{len(spec.classes)} classes"
-    if len(spec.classes) <= 10:
-        named = zip(spec.classes, shares, strict=False)
-        listed = ", ".join(f"{name} ({share})" for name, share in named)
-        classes += f" with their shares of the training pixels: {listed}"
+    named = zip(spec.classes[:10], shares, strict=False)
+    listed = ", ".join(f"{name} ({share})" for name, share in named)
+    more = ", ..." if len(spec.classes) > 10 else ""
+    classes += f" with their shares of the training pixels: {listed}{more}"
     if pixels[spec.ignored]:
         classes += f"; {shares[spec.ignored]} are ignored"
     lines = ["; ".join([images, *train.notes]), classes]
@@ -368,7 +368,7 @@ def _find_classes(
         only = ", ".join(map(str, trained)) or "none"
         raise UserError(
             f"the training masks of data.path={cfg.path} need two values or more besides "
-            f"data.ignore={cfg.ignore}, and have {only}: correct the masks"
+            f"data.ignore={cfg.ignore}, and have {only} at data.size={cfg.size}: correct the masks"
         )
     values = set()
     for _, masks in splits.values():

@@ -448,7 +448,10 @@ def read_series(
     if dates is not None:
         frame.index = pd.DatetimeIndex(dates)
     is_complete = frame.notna().cummax().all(axis=1)
-    return frame[is_complete], [str(name) for name in table if name not in used]
+    left_out = [str(name) for name in table if name not in used]
+    if not is_complete.iloc[0]:
+        left_out.append(f"the first {(~is_complete).sum():,} rows, where a column has no value yet")
+    return frame[is_complete], left_out
 
 
 def _find_columns(

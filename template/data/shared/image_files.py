@@ -132,11 +132,19 @@ def _find_images(
 
 
 def _refuse_splits(deeper: dict[str, set[str]], root: Path) -> None:
-    """Refuse a class named like a split that has a subfolder of the same name as another class."""
+    """Refuse a class with subfolders that is named like a split.
+
+    But only beside one like another split, or with a subfolder of the same name.
+    """
     counts = Counter(chain.from_iterable(deeper.values()))
-    for name, inner in sorted(deeper.items()):
-        is_shared = any(counts[subfolder] > 1 for subfolder in inner)
-        if is_shared and SPLIT_FOLDERS.keys() & set(re.split(r"[^a-z]+", name.lower())):
+    splits: dict[str, set[str]] = {}
+    for name in sorted(deeper):
+        words = re.split(r"[^a-z]+", name.lower())
+        splits[name] = {SPLIT_FOLDERS[word] for word in words if word in SPLIT_FOLDERS}
+    has_several = len(set().union(*splits.values())) > 1
+    for name, found in splits.items():
+        is_shared = any(counts[subfolder] > 1 for subfolder in deeper[name])
+        if found and (is_shared or has_several):
             raise UserError(
                 f"data.path={root} has the folder {name} with subfolders, as if it were a split: "
                 "name the folders of the splits train, val and test, or rename the class"
