@@ -156,7 +156,7 @@ HOSTILE = {
     ),
     "class of validation only": (
         eight("train/a", "train/b", "val/c"),
-        "error: ROOT/val/c/0.png is of the class c, which has no training images: "
+        "error: ROOT/val/c/0.png is of the class c, of which the run has no training images: "
         "remove it, or add training images for a new run",
     ),
     "beside the splits": (
@@ -364,7 +364,7 @@ def test_classes_are_those_of_the_run(p: Package, tmp_path: Path) -> None:
         assert split.labels.tolist() == labels
     assert p.data.describe(train, val, spec)[0].startswith("3 classes: a (0 + 0), b (")
     (root / "b").rename(root / "new")
-    with pytest.raises(p.errors.UserError, match=r"/new/\d.png is of the class new, which has no"):
+    with pytest.raises(p.errors.UserError, match=r"/new/\d.png is of the class new, of which"):
         p.data.load(cfg, spec)
 
 
@@ -801,7 +801,7 @@ def test_a_test_folder_may_have_no_class_of_its_own(p: Package, tmp_path: Path) 
     make_folder(tmp_path / "test", ["unknown"], 1)
     cfg = p.data.DataConfig(path=tmp_path, size=8)
     assert p.data.load(cfg)[2].classes == ("a", "b")
-    with pytest.raises(p.errors.UserError, match="class unknown, which has no training images"):
+    with pytest.raises(p.errors.UserError, match="class unknown, of which the run has no training"):
         p.data.load_test(cfg)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -157,6 +158,23 @@ def test_option_that_is_newer_than_the_run_had_its_default(p: Package, tmp_path:
     with pytest.raises(p.errors.UserError, match=r"model.dropout=.*, and not 0.25"):
         p.train_here(tmp_path, *SIX, "--model.dropout=0.25")
     p.train_here(tmp_path, *SIX)
+
+
+def test_run_without_an_intact_record_says_that_nothing_is_compared(
+    p: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for content, says_it in (("damaged", True), ("", True), (None, False)):
+        unfinished(p, tmp_path)
+        if content is not None:
+            (tmp_path / "a/config.json").write_text(content)
+        capsys.readouterr()
+        p.train_here(tmp_path, *SIX)
+        said = (
+            "config.json was missing or damaged: options are not compared"
+            in capsys.readouterr().out
+        )
+        assert said == says_it
+        shutil.rmtree(tmp_path / "a")
 
 
 def test_component_that_decides_what_is_trained_stays_and_others_may_change(

@@ -97,7 +97,7 @@ class Images(Dataset[tuple[Tensor, ...]]):
         for image, name in samples:
             if name not in numbers:
                 raise UserError(
-                    f"{image} is of the class {name}, which has no training images: "
+                    f"{image} is of the class {name}, of which the run has no training images: "
                     "remove it, or add training images for a new run"
                 )
         labels = [numbers[name] for _, name in samples]

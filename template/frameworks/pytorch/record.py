@@ -92,11 +92,13 @@ def begin(
     before, these are in `history`. `starts` has the steps of all starts.
 
     Returns:
-        What makes a resumed run differ from an uninterrupted one by rounding, or nothing.
+        What makes a resumed run differ from an uninterrupted one by rounding, or nothing; or that
+        there was no record to compare it with.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUMMARY).unlink(missing_ok=True)
     before = read(folder) if step else {}
+    is_lost = step > 0 and not before
     starts = [start for start in before.pop("starts", []) if start < step]
     history = before.pop("history", [])
     new = values | {
@@ -113,6 +115,8 @@ def begin(
         history.append({"until_step": step} | before)
     record = new | {"starts": [*starts, step], "history": history}
     write_text(folder / FILE, json.dumps(record, indent=2) + "\n")
+    if is_lost:
+        return f"{FILE} was missing or damaged: options are not compared with those of before"
     return describe_versions(before.get("versions", {}), new["versions"])
 
 
