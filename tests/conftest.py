@@ -22,6 +22,8 @@ from warm import RUNNING
 # Sums depend on the number of threads, so this process and those that tests start have the same
 # number. torch reads it when it is imported, which the conftest.py of a folder does.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# else each process compiles what it imports
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 for variable in ("ARGS", "MAKEFLAGS", "MAKELEVEL"):  # of `make test ARGS=...`, not for a project's
     os.environ.pop(variable, None)
 
