@@ -182,7 +182,7 @@ def test_image_is_rotated_as_its_exif_data_says(p: Package, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("fraction", [0.0001, 0.9999])
 def test_empty_split_is_an_error(p: Package, fraction: float) -> None:
-    with pytest.raises(p.errors.UserError, match="is too small a split: add images"):
+    with pytest.raises(p.errors.UserError, match="fewer than 2 of 1797 digits"):
         p.data.load(p.data.DataConfig(val_fraction=fraction))
 
 
