@@ -207,7 +207,7 @@ HOURLY = f"{PLAIN}training: 2024-01-01 00:00:00 to 2024-01-04 07:00:00; validati
         (
             csv_of(lambda row: "" if row < 9 else row % 7),
             {},
-            "left out: note, the first 9 rows, where a column has no value yet\n",
+            "left out: the first 9 rows, where a column has no value yet, note\n",
         ),
         (csv_of().encode("utf-16"), {"encoding": "utf-16"}, HOURLY),
     ],

@@ -219,8 +219,9 @@ def test_ranks_with_other_metrics_are_refused(p: Project) -> None:
     """They would wait for each other."""
     module = SimpleNamespace(mean_over_ranks=lambda number: number / 2)
     means = p.metrics.Means()
+    means.update({"iou": (1.0, 2), "loss": (1.0, 2)})
     means.update({"loss": (1.0, 2)})
-    with pytest.raises(p.errors.UserError, match="the metrics of this rank are loss, and other"):
+    with pytest.raises(p.errors.UserError, match="metrics of this rank are iou, loss, and other"):
         p.module.Model.log_means(module, "train", means)
 
 

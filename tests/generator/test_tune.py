@@ -120,7 +120,7 @@ def test_tune_keeps_the_largest_micro_batch_that_fits(
 def test_tune_measures_a_real_training(
     framework: str, project: Project, fastproj: Fastproj, tmp_path: Path
 ) -> None:
-    """Two micro-batches take longer than one of all samples."""
+    """It measures, and keeps what is faster."""
     folder = shutil.copytree(project(framework, ENGINE_MODEL), tmp_path / "proj", symlinks=True)
     options = [
         "--only",

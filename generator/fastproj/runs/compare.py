@@ -41,8 +41,9 @@ class Side:
 
     def check(self) -> None:
         """Refuse options that the training command does not take."""
+        alone = replace(self.project, processes=1)
         done = subprocess.run(
-            self.project.command([*self.arguments, "--print_config"], counts_cpu=False),
+            alone.command([*self.arguments, "--print_config"], counts_cpu=False),
             cwd=self.project.folder,
             env=self.project.environment(),
             capture_output=True,

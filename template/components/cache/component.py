@@ -96,8 +96,8 @@ class Cache(Component):
         one_rank = World(0, 1, torch.device("cpu"))
         for cached in self.sets:
             chunks = []
-            for first in range(0, len(cached), 256):
-                after = min(first + 256, len(cached))
+            for first in range(0, len(cached), 32):
+                after = min(first + 32, len(cached))
                 chunks.append(list(range(first, after)))
             with closing(Loader(cached.source, chunks, run.cfg.loader, one_rank)) as loader:
                 cached.fill(loader, device)

@@ -121,7 +121,7 @@ class Spec:
     columns: tuple[str, ...] = ()
     mean: tuple[float, ...] = ()  # of each column over the training split
     std: tuple[float, ...] = ()
-    left_out: tuple[str, ...] = ()  # columns of your own file
+    left_out: tuple[str, ...] = ()  # columns of your own file, and its first rows
     step: str = "1 row"  # time between two rows
     gaps: int = 0  # missing values, which repeat the last one
 
@@ -450,7 +450,8 @@ def read_series(
     is_complete = frame.notna().cummax().all(axis=1)
     left_out = [str(name) for name in table if name not in used]
     if not is_complete.iloc[0]:
-        left_out.append(f"the first {(~is_complete).sum():,} rows, where a column has no value yet")
+        rows = f"the first {(~is_complete).sum():,} rows, where a column has no value yet"
+        left_out.insert(0, rows)  # of many names, only the first are shown
     return frame[is_complete], left_out
 
 

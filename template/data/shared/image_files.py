@@ -134,7 +134,8 @@ def _find_images(
 def _refuse_splits(deeper: dict[str, set[str]], root: Path) -> None:
     """Refuse a class with subfolders that is named like a split.
 
-    But only beside one like another split, or with a subfolder of the same name.
+    A class may have such a name if no other one is named like another split, and if no other one
+    has a subfolder of the same name.
     """
     counts = Counter(chain.from_iterable(deeper.values()))
     splits: dict[str, set[str]] = {}

@@ -27,6 +27,9 @@ NUMBER = r"[-+]?[0-9]+(" + THOUSANDS + r"[0-9]{3})*([.,][0-9]+)?"
 """A number that may have separators between thousands."""
 CURRENCY = r"([$€£¥₹]|[A-Z]{3}\s)"
 UNIT = r"([$€£¥₹%°µ]|[^\W\d_])[^\d:]{0,9}"
+SHORT_UNIT = r"([$€£¥%]|[a-zA-Z]{1,3})"
+WITH_SHORT_UNIT = rf"[$€£¥]\s?{NUMBER}|{NUMBER}\s?{SHORT_UNIT}"
+"""Of a few different values, those with longer words are text, such as 3 rooms."""
 WITH_UNIT = rf"[-+]?{CURRENCY}\s?{NUMBER}|{NUMBER}\s?{UNIT}"
 VALUE = re.compile(r"[-+.,:/\s0-9]+")
 """A number, a date or a time, which is no name of a column, unless it is a whole number."""
@@ -307,7 +310,7 @@ def refuse_numbers(
     unclear = cells.str.fullmatch(NUMBER) & ~plain
     numbers = plain | unclear
     if len(cells) > few:
-        numbers |= cells.str.fullmatch(WITH_UNIT)
+        numbers |= cells.str.fullmatch(WITH_UNIT if len(cells) > 20 else WITH_SHORT_UNIT)
     is_text = plain.all()  # as Parquet says
     are_few = counts[numbers].sum() <= counts.sum() / 2 and numbers.sum() <= 20
     if is_text or are_few:

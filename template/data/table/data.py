@@ -214,7 +214,11 @@ def _unlike_training(train: Rows, val: Rows, spec: Spec) -> list[str]:
     for names, chosen, what in (
         (spec.numeric, counts, "rise from each row to the next: if they count rows, ignore them"),
         (spec.numeric, is_outside, "have no value for validation in the range of the training"),
-        (spec.categorical, is_new, "have mostly categories for validation that training has not"),
+        (
+            spec.categorical,
+            is_new,
+            "have mostly categories for validation that fewer than 3 rows for training have",
+        ),
     ):
         found = [name for name, is_chosen in zip(names, chosen.tolist(), strict=True) if is_chosen]
         if found:

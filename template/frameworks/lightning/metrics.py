@@ -22,10 +22,10 @@ class Means(Metric):  # type: ignore[misc, unused-ignore]  # mypy may not read t
 
     def update(self, metrics: Metrics) -> None:
         """Add the sums and counts of a batch."""
-        self.names = list(metrics)
         for name, (total, count) in metrics.items():
             if not hasattr(self, f"{name}_sums"):
                 self.add_state(f"{name}_sums", self._zeros(total), dist_reduce_fx="sum")
+                self.names.append(name)
             sums, counts = getattr(self, f"{name}_sums")
             sums.add_(total)
             counts.add_(count)

@@ -179,7 +179,7 @@ def describe(checkpoint: dict[str, Any]) -> str:
 
 
 def check_files(words: list[str]) -> None:
-    """Refuse a YAML file with a section that stands twice, or is empty; and 1:30 for a number."""
+    """Refuse a YAML file with a section that stands twice or is empty, or a value that is misread."""
     types = option_types()
     for word, following in pairwise([*words, ""]):
         if not word.startswith("--config"):
@@ -277,7 +277,8 @@ def other_ranks() -> Iterator[None]:
         others_wait = os.environ.get("WORLD_SIZE", "1") != "1" and not dist.is_initialized()
         if end.code or not others_wait:
             raise
-        raise UserError("this rank ends before it has joined the others") from None
+        early = "this rank ends before it has joined the others"
+        raise UserError(f"{early}: look for an exit in data.py or model.py") from None
 
 
 def run() -> None:

@@ -158,7 +158,7 @@ class Loader:
             )
 
     def close(self) -> None:
-        """End the worker processes, which may be busy, of the other loaders as well."""
+        """End all loader workers, those of other loaders too: they may be busy."""
         kill_workers()
         self.loader = None
 

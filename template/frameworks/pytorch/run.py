@@ -32,7 +32,7 @@ class Run:
     skipped_steps: int = 0
     """Steps without an update, as of the last row of metrics; the schedule does not count them."""
     finished: bool = False
-    """Set it in `on_validation` to end the training, after the checkpoint of this step."""
+    """Set to end the training after this step; in `on_validation`, it has a checkpoint already."""
 
     @property
     def name(self) -> str:

@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -21,7 +22,7 @@ def limit_time(batches: Iterable[Any], seconds: float) -> Iterator[Any]:
 
     A thread ends it, as the main thread cannot while it waits for a file. It counts seconds, as a
     clock goes on while a scheduler suspends the process. DataLoader has the same limit for its
-    worker processes, and its error comes first.
+    worker processes, and its error usually comes first.
     """
     awaited: int | None = None
     is_over = threading.Event()
@@ -34,6 +35,7 @@ def limit_time(batches: Iterable[Any], seconds: float) -> Iterator[Any]:
             before = awaited
             if awaited is not None and waited > seconds + 1.0:
                 status = report(f"no batch was loaded within {seconds:g} seconds: {SLOW_LOADER}")
+                sys.stdout.flush()
                 kill_workers()
                 os._exit(status)
 

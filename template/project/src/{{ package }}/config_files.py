@@ -111,8 +111,8 @@ def flat(sections: dict[str, Any], place: str = "") -> dict[str, Any]:
 def read_options(words: list[str], keys: dict[str, Key]) -> list[str]:
     """Return the options of the files that a command names and then its own, as words.
 
-    A key turns off the one that overrides it, if a file before has that one: `--train.epochs` on
-    the command line sets `train.steps` of a file to null.
+    A key turns off the one that would override it, unless that one is given beside it or later:
+    `--train.epochs` on the command line sets `train.steps` of a file to null.
     """
     given: dict[str, str] = {}
     for place, options in _sources(words):
@@ -143,8 +143,8 @@ def as_text(value: Any, kind: Any) -> str:
     is_null = value in (None, "null")
     if is_null and NoneType not in kinds:
         raise ValueError("needs a value, not null")
-    if NoneType in kinds and re.match("[#&]|---", str(value)):
-        raise ValueError(f"is {value}, which YAML reads as null: begin it with a letter")
+    if NoneType in kinds and re.fullmatch(r"#.*|&\S*|---", str(value)):
+        raise ValueError(f"is {value}, which would be read as null: begin it with a letter")
     if re.fullmatch(r"[\d:]+:\d+", str(value)) and not {str, Path}.intersection(kinds):
         raise ValueError(f"is {value}, which YAML reads as a number of seconds: give a number")
     takes_list = any(get_origin(part) in (list, tuple) for part in kinds)

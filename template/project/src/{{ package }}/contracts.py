@@ -1,6 +1,7 @@
 """What training expects of data.py and model.py: their types, and what they may have besides.
 
-A function below reads an optional attribute, and says what holds without it; components read some.
+One function below reads each optional attribute and says what holds without it. Components read
+some of them.
 """
 
 import json

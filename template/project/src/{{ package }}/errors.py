@@ -169,7 +169,7 @@ def all_ranks(rank: int, size: int) -> Iterator[Any]:
     A process group, which uses the same store, would wait for half an hour.
 
     Raises:
-        UserError: a rank is missing after 90 seconds, as it has ended before.
+        UserError: a rank is missing after 90 seconds, as it may have ended.
     """
     distributed = import_module("torch.distributed")
     try:
