@@ -353,7 +353,7 @@ def test_own_file_is_understood(
         (
             lambda row: row % 9,
             "z",
-            "categories for validation that fewer than 3 rows for training have: c",
+            "have mostly categories for validation that fewer than 3 rows for training have: c",
         ),
         (lambda row: row % 9 + 0.5, "", ""),
     ],

@@ -179,7 +179,7 @@ def describe(checkpoint: dict[str, Any]) -> str:
 
 
 def check_files(words: list[str]) -> None:
-    """Refuse a YAML file with a section that stands twice or is empty, or a value that is misread."""
+    """Refuse a YAML file with a section that stands twice or is empty, or a misread value."""
     types = option_types()
     for word, following in pairwise([*words, ""]):
         if not word.startswith("--config"):
