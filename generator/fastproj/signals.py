@@ -16,6 +16,16 @@ def exit_by_exception() -> None:
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
+    """Raise the exception; while Python imports a module, ask for it again 10 ms later.
+
+    Between two lines of importlib, it could keep a lock, for which another thread waits for ever.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            return
+        frame = frame.f_back
     raise SystemExit(128 + number)
 
 

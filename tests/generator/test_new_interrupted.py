@@ -116,6 +116,14 @@ def test_signal_at_each_line_leaves_no_git_running(
     assert (lines > 100, left) == (True, "[]\n")
 
 
+def test_signal_at_each_line_of_an_import_leaves_it_usable(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """An exception there kept a lock of importlib, for which another thread waits for ever."""
+    lines, harmed = interrupted("interrupt_import.py", environment, tmp_path)
+    assert (lines > 50, harmed) == (True, "[]\n")
+
+
 def test_ignored_hangup_stays_ignored(environment: dict[str, str]) -> None:
     done = subprocess.run(
         [
