@@ -138,7 +138,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
 
         # A resumed run validates again: it may have ended between a checkpoint and its validation.
         results = validate() if plan.validates(run.step) else {}
-        meter = Meter(world, loss_of_none=0.0)  # a row in which nothing counts is no error
+        meter = Meter(world, loss_of_none=0.0)  # without counted samples, the loss is 0, not NaN
         gc.freeze()  # so that the garbage collector does not look at the model in each step
 
         while not run.is_over:
