@@ -58,6 +58,31 @@ def test_the_split_depends_only_on_relative_names(p: Package, tmp_path: Path) ->
     assert lengths[0] == lengths[1]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train/a.txt", "val/a.txt", "test/b/a.txt"),
+        ("Training/a.txt", "validation/a.txt", "Testing/a.txt"),
+        ("train.txt", "valid.txt", "test.txt"),
+        ("wiki.train.raw", "wiki.valid.raw", "wiki.test.raw"),
+    ],
+)
+def test_names_of_files_and_folders_are_splits(
+    p: Package, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    data = p.data
+    cfg = data.DataConfig(path=tmp_path, context=8, test_fraction=0.5, val_fraction=0.2)
+    write(tmp_path, {name: bytes([60 + n]) * 99 for n, name in enumerate(names)})
+    loaded = [*data.load(cfg)[:2], data.load_test(cfg)]
+    assert [part.tensors[0].unique().tolist() for part in loaded] == [[60], [61], [62]]
+    (tmp_path / names[1]).unlink()  # so the end of the training text is for validation
+    train, val, _ = data.load(cfg)
+    assert len(train) == round(99 * 0.8 - 1) // 8
+    assert len(val) == (99 * 0.2 - 1) // 8
+    assert train.tensors[0].unique().tolist() == val.tensors[0].unique().tolist() == [60]
+    assert data.load_test(cfg).tensors[0].unique().tolist() == [62]
+
+
 def text_of(*parts: Any) -> str:
     """Return the text of windows of bytes."""
     windows = torch.cat([part.tensors[0] for part in parts])
@@ -136,6 +161,11 @@ REFUSED: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
         {"a.txt": b"a" * 99},
         {"encoding": "utf9"},
         "data.encoding=utf9 is none",
+    ),
+    "a file beside splits": (
+        {"train/a": b"a" * 99, "val.txt": b"b" * 99, "more/c.md": b"c" * 99},
+        {},
+        "has text for train and val, and other files, such as c.md: leave these out with data.pat",
     ),
     "an empty pattern": ({"a.txt": b"a" * 99}, {"pattern": ""}, "data.pattern is : give a pattern"),
     "no tokenizer": (
@@ -253,6 +283,26 @@ def test_a_tokenizer_without_a_token_for_a_word_is_one_line(p: Package, tmp_path
     )
     with pytest.raises(project.errors.UserError, match="cannot encode the text: .*UNK"):
         project.data.load(cfg)
+
+
+def test_a_description_counts_unknown_tokens(p: Package, tmp_path: Path) -> None:
+    data = p.data
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0, "line": 1}, "?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    unigram = tokenizers.Tokenizer(tokenizers.models.Unigram([("x", -1.0), ("?", -9.0)], 1))
+    no_unknown = byte_pairs(tmp_path / "pairs.json")
+    tokens = tmp_path / "tokens.json"
+    for tokenizer, text, percent in (
+        (words, "line 12\n", "50.00%"),
+        (unigram, "xy", "50.00%"),
+        (no_unknown, "x", None),
+    ):
+        tokenizer.save(str(tokens))
+        write(tmp_path, {"a.txt": text.encode() * 800})
+        cfg = data.DataConfig(path=tmp_path / "a.txt", context=8, tokenizer=str(tokens))
+        lines = data.describe(*data.load(cfg))[1:]
+        unknown = f"{percent} of the training tokens are unknown to the tokenizer"
+        assert lines == ([unknown] if percent else [])
 
 
 def test_a_description_has_the_tokens(p: Package, tmp_path: Path) -> None:

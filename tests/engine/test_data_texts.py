@@ -442,6 +442,26 @@ def test_a_description_has_classes_and_tokens(p: Package, tmp_path: Path) -> Non
     assert tokens.startswith(f"300 tokens in the vocabulary; {train} of {train} training texts")
 
 
+def test_a_description_names_texts_with_several_labels(p: Package, tmp_path: Path) -> None:
+    texts = [f"it was text number {index}" for index in range(61)]
+    texts += [*texts[:3], texts[4]]  # the first three with the other label, the last with the same
+    lines = p.data.describe(*load(p, tmp_path, texts, val_fraction=0.01))
+    assert "texts with several labels: 3, such as 'it was text number 0'" in lines
+
+
+def test_a_description_counts_unknown_tokens(p: Package, tmp_path: Path) -> None:
+    """A published vocabulary of another language makes one token of all that it lacks."""
+    numbers = {name: number for number, name in enumerate(("[PAD]", "[UNK]", "it"))}
+    words = Tokenizer(WordLevel(numbers, "[UNK]"))
+    words.pre_tokenizer = WhitespaceSplit()
+    words.save(str(tmp_path / "words.json"))
+    own = {"tokenizer": str(tmp_path / "words.json")}
+    lines = p.data.describe(*load(p, tmp_path, ["it is"] * 5 + ["it was"] * 5, **own))
+    assert "50.00% of the training tokens are unknown to the tokenizer" in lines
+    lines = p.data.describe(*load(p, tmp_path, ["it it"] * 5 + ["it"] * 5, **own))
+    assert "unknown" not in "".join(lines)
+
+
 def test_new_texts_are_read_as_those_of_the_run(
     package: Callable[[str, str], Any], tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ and `load_test` are optional: see contracts.py.
 
 import codecs
 import hashlib
+import json
+import re
 import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,6 +35,16 @@ in the training text."""
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
 SYSTEM_FILES = {"__MACOSX", "Thumbs.db", "desktop.ini"}
 """Files and folders that an operating system makes."""
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
+"""Words in names of files and folders, in any case, and the split that their text is in."""
 LARGE = 2**28
 """Bytes of text from which the tokens stay in a file."""
 PART = 2**22
@@ -48,8 +60,8 @@ class DataConfig(Section):
     """Which text to load, how to tokenize it, and the context length."""
 
     path: Path | None = None
-    """Text file, or folder whose files match `pattern`; null: the source code of Python's standard
-    library."""
+    """Text file, or folder whose files match `pattern`, perhaps with files or folders for `train`,
+    `val` and `test`; null: the source code of Python's standard library."""
     pattern: str = "*"
     """Files to read from a folder, at any depth, such as `*.md`; hidden ones are left out."""
     encoding: str = "utf-8"
@@ -62,7 +74,7 @@ class DataConfig(Section):
     """Context length, in tokens."""
     val_fraction: float = within("(0, 1)", 0.02)
     """Fraction of your own files for validation, or of the text, its end, if there are too few
-    files. No effect on the built-in text, which is split by module."""
+    files. No effect on text that has `val`, and on the built-in text, which is split by module."""
     test_fraction: float = within("[0, 1)", 0.0)
     """Fraction for the test split, as for validation; with too few files, the end after that for
     validation. No effect on the built-in text."""
@@ -159,10 +171,25 @@ def describe(
     train = len(train_set) * spec.context
     val = len(val_set) * spec.context
     kind = f"of {spec.bytes_per_token:.1f} bytes on average" if spec.tokenizer else "bytes"
-    return [
+    lines = [
         f"{train:,} tokens for training and {val:,} for validation, in windows of {spec.context}; "
         f"a vocabulary of {spec.vocabulary:,} tokens ({kind})"
     ]
+    if spec.tokenizer:
+        some = list(range(0, len(train_set), 1 + len(train_set) // 1000))
+        (tokens,) = train_set.__getitems__(some)
+        unknown = (tokens[:, 1:] == _unknown_token(spec.tokenizer)).double().mean()
+        if unknown > 0:
+            lines.append(f"{unknown:.2%} of the training tokens are unknown to the tokenizer")
+    return lines
+
+
+def _unknown_token(tokenizer: str) -> int:
+    """Return the id that a tokenizer gives to what its vocabulary lacks; -1 if it has none."""
+    model = json.loads(tokenizer)["model"]
+    if "unk_id" in model:  # of Unigram
+        return -1 if model["unk_id"] is None else int(model["unk_id"])
+    return int(model["vocab"].get(model.get("unk_token"), -1))
 
 
 def _windows(
@@ -214,21 +241,26 @@ def _read(
             tokenizer=tokenizer,
         )
     if not files[1]:
-        splits = _split(splits[0], cfg)
+        splits = _split(splits[0], splits[2], cfg)
     return splits, spec
 
 
 def _split(
     tokens: Any,
+    test: Any,
     cfg: DataConfig,
 ) -> list[Any]:
-    """Return the beginning for training, then the part for validation, and the end for the test."""
-    test_begin = round(len(tokens) * (1 - cfg.test_fraction))
-    val_begin = round(len(tokens) * (1 - cfg.test_fraction - cfg.val_fraction))
+    """Return the beginning for training, then the part for validation, and the test split.
+
+    If there is no test split yet, it is the end.
+    """
+    test_fraction = 0.0 if len(test) else cfg.test_fraction
+    test_begin = round(len(tokens) * (1 - test_fraction))
+    val_begin = round(len(tokens) * (1 - test_fraction - cfg.val_fraction))
     return [
         tokens[:val_begin],
         tokens[val_begin:test_begin],
-        tokens[test_begin:],
+        test if len(test) else tokens[test_begin:],
     ]
 
 
@@ -275,24 +307,57 @@ def _own_files(
 ) -> list[list[Path]]:
     """Return your files for training, for validation and for the test.
 
-    A hash of its relative name decides for each. If there are too few, all are for training.
+    Their names may say it; otherwise a hash of its relative name decides for each. If there are too
+    few for that, all are for training.
     """
     root = _existing(path)
-    files = [root] if root.is_file() else _files_below(root, cfg)
+    if root.is_file():
+        return [[root], [], []]
+    splits = _named_splits(_files_below(root, cfg), root)
+    if splits["val"]:
+        return list(splits.values())
     train = []
     val = []
-    test = []
-    for file in files:
+    test = splits["test"].copy()
+    test_fraction = 0.0 if test else cfg.test_fraction
+    for file in splits["train"]:
         place = _place(file.relative_to(root).as_posix())
         if place < cfg.val_fraction:
             val.append(file)
-        elif place < cfg.val_fraction + cfg.test_fraction:
+        elif place < cfg.val_fraction + test_fraction:
             test.append(file)
         else:
             train.append(file)
-    if not train or not val or (cfg.test_fraction and not test):
-        return [files, [], []]
+    if not train or not val or (test_fraction and not test):
+        return list(splits.values())
     return [train, val, test]
+
+
+def _named_splits(
+    files: list[Path],
+    root: Path,
+) -> dict[str, list[Path]]:
+    """Return the files of each split, if names such as wiki.train.txt or val/a.txt say it.
+
+    They do if there are some for `train` and for another split. Otherwise all are for training.
+    """
+    splits: dict[str, list[Path]] = {"train": [], "val": [], "test": []}
+    others = []
+    for file in files:
+        first = file.relative_to(root).parts[0]
+        words = re.split(r"[^a-z]+", first.lower())
+        split = next((SPLITS[word] for word in words if word in SPLITS), "")
+        group = splits[split] if split else others
+        group.append(file)
+    if not splits["train"] or not (splits["val"] or splits["test"]):
+        return {"train": files, "val": [], "test": []}
+    if others:
+        names = [split for split, chosen in splits.items() if chosen]
+        raise UserError(
+            f"data.path={root} has text for {' and '.join(names)}, and other files, such as "
+            f"{others[0].name}: leave these out with data.pattern, or rename those of the splits"
+        )
+    return splits
 
 
 def _existing(path: Path) -> Path:

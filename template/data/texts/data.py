@@ -5,6 +5,7 @@ and `load_test` are optional: see contracts.py.
 """
 
 import hashlib
+import json
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +96,7 @@ class Texts(TensorDataset):
         frame: pd.DataFrame,
         spec: Spec,
     ) -> None:
+        self.several_labels = _find_several_labels(frame)
         tokens, lengths = encode(frame["text"].tolist(), spec)
         labels = pd.Index(spec.classes).get_indexer(pd.Index(frame["label"]))
         super().__init__(
@@ -165,11 +167,33 @@ def describe(
         counts.append(f"{name} ({in_train:,} + {in_val:,})")
     lengths = train_set.tensors[1]
     full = int((lengths == spec.length).sum())
-    return [
+    lines = [
         f"{len(names)} classes: {listed(counts)} for training + validation",
         *_similar(names),
+        *train_set.several_labels,
         f"{spec.vocabulary:,} tokens in the vocabulary; {full:,} of {len(lengths):,} training "
         f"texts have {spec.length} tokens (data.length), or are cut to them",
+    ]
+    unknown = (train_set.tensors[0] == _unknown_token(spec.tokenizer)).sum() / lengths.sum()
+    if unknown > 0:
+        lines.append(f"{unknown:.2%} of the training tokens are unknown to the tokenizer")
+    return lines
+
+
+def _unknown_token(tokenizer: str) -> int:
+    """Return the id that a tokenizer gives to what its vocabulary lacks; -1 if it has none."""
+    model = json.loads(tokenizer)["model"]
+    if "unk_id" in model:  # of Unigram
+        return -1 if model["unk_id"] is None else int(model["unk_id"])
+    return int(model["vocab"].get(model.get("unk_token"), -1))
+
+
+def _find_several_labels(frame: pd.DataFrame) -> list[str]:
+    """Return a line about texts that are there with several labels."""
+    labels = frame.groupby("text")["label"].nunique()
+    texts = labels.index[labels > 1].tolist()
+    return [
+        f"texts with several labels: {len(texts):,}, such as {text!r:.40}" for text in texts[:1]
     ]
 
 
