@@ -328,11 +328,11 @@ def test_own_series_is_understood(
         (csv_of(rows=20), {"val_fraction": 0.05}, "the validation split has 9 rows, but a window"),
         (csv_of(rows=0), {}, "has no column of numbers other than one that counts the rows"),
         ("", {}, "FILE (it is empty)"),
-        ("a,b\n1,2\n3,4,5,6\n", {}, "FILE (Expected 2 fields in line 3, saw 4): quote cells tha"),
+        ("a,b\n1,2\n3,4,5,6\n", {}, "FILE (Expected 2 fields in line 3, saw 4): let the first l"),
         (
             "a,b\n1,5,2,5\n1,5,2,5\n",
             {},
-            "row 2 of FILE has more cells than the header has names: q",
+            "row 2 of FILE has more cells than the header has names: l",
         ),
         ("a;b,c\n1;2,x\n", {}, "have no clear separator: set data.separator"),
         ("größe\n1\n".encode("latin-1"), {}, "FILE is not utf-8 at byte 2: set data.encoding"),

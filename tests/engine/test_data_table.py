@@ -261,6 +261,7 @@ GOOD = csv_of(once(5))
         (csv_of(once("")), {}, "2 columns: 1 numbers, 1 categories"),
         (csv_of(once("   ")), {}, "2 columns: 1 numbers, 1 categories"),
         (csv_of(once("?")), {}, "2 columns: 1 numbers, 1 categories"),
+        (csv_of("\N{MINUS SIGN}{}".format), {}, "2 columns: 1 numbers, 1 categories"),
         (csv_of(lambda row: 1.7e9 + row), {}, "2 columns: 1 numbers, 1 categories"),
         (csv_of(lambda row: 10**25 + row * 10**20), {}, "2 columns: 1 numbers, 1 categories"),
         (
@@ -401,11 +402,26 @@ def test_validation_file_that_does_not_fit_the_training_is_named(
         ),
         (csv_of(lambda row: "-" if row % 2 else row), {}, "column a: '-' in row 3 is not a number"),
         (csv_of(lambda row: f"{row},5"), {}, "row 2 of FILE has more cells than the header has"),
-        (csv_of(once("1,5", 40)), {}, "Expected 4 fields in line 42, saw 5): quote cells that"),
+        (
+            "# of January\n" + GOOD,
+            {},
+            "row 2 of FILE has more cells than the header has names: let ",
+        ),
+        (
+            "sep=;\n" + GOOD.replace(",", ";"),
+            {},
+            ": let the first line be the names of all columns",
+        ),
+        ("# m, s\n" + GOOD, {}, "let the first line be the names of all columns"),
+        (
+            csv_of(once("1,5", 40)),
+            {},
+            "Expected 4 fields in line 42, saw 5): let the first line be",
+        ),
         (
             csv_of(once("1,5")).replace("\n", ",\n").replace("1,5,w,y,5,", "1,5,w,y,5"),
             {},
-            "row 7 of FILE has more cells than the header has names: quote cells that contain ','",
+            "row 7 of FILE has more cells than the header has names: let the first line be the names",
         ),
         (csv_of(lambda row: f"{row} kg"), {}, "column a: '0 kg' in row 2 is not a number"),
         (csv_of(lambda row: f"-${row}"), {}, "column a: '-$0' in row 2 is not a number"),
@@ -461,7 +477,7 @@ def test_validation_file_that_does_not_fit_the_training_is_named(
         (
             "a,label\n1,5,x\n2,5,y\n",
             {"ignore": ()},
-            "row 2 of FILE has more cells than the header has names: quote cells that contain ','",
+            "row 2 of FILE has more cells than the header has names: let the first line be the names",
         ),
         (csv_of(once("")).rsplit(",", 1)[0], {}, "FILE has fewer cells than the header has names"),
         (
@@ -469,7 +485,7 @@ def test_validation_file_that_does_not_fit_the_training_is_named(
             {"ignore": ()},
             "row 3 of FILE has fewer cells than the header has names: add the missing cells",
         ),
-        ("a,label\n1,x\n1,x,y\n", {}, "FILE (Expected 2 fields in line 3, saw 3): quote cells tha"),
+        ("a,label\n1,x\n1,x,y\n", {}, "FILE (Expected 2 fields in line 3, saw 3): let the first l"),
         ("a;b,label\n1;2,x\n", {}, "have no clear separator: set data.separator"),
         (
             "größe,label\n1,x\n".encode("latin-1"),

@@ -33,6 +33,7 @@ WITH_SHORT_UNIT = rf"[$€£¥]\s?{NUMBER}|{NUMBER}\s?{SHORT_UNIT}"
 WITH_UNIT = rf"[-+]?{CURRENCY}\s?{NUMBER}|{NUMBER}\s?{UNIT}"
 VALUE = re.compile(r"[-+.,:/\s0-9]+")
 """A number, a date or a time, which is no name of a column, unless it is a whole number."""
+FIRST_LINE = "let the first line be the names of all columns"
 SAMPLE = 10_000
 """Rows of CSV that show which columns are codes."""
 
@@ -73,7 +74,7 @@ def read_file(
         table = pd.read_parquet(path)
     except (OSError, ValueError) as error:
         why = str(error).strip().splitlines()[0].removeprefix("Error tokenizing data. C error: ")
-        fix = "quote cells that contain the separator, or set data.separator"
+        fix = f"{FIRST_LINE}, quote cells that contain the separator, or set data.separator"
         if suffix == ".parquet":
             fix = "write it again, with a name for each column"
         raise UserError(f"cannot read the table {path} ({why}): {fix}") from error
@@ -87,6 +88,9 @@ def read_file(
 def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
     content = file.read_bytes()
     text = decode(content, file, cfg.encoding)
+    if "\N{MINUS SIGN}" in text:
+        text = text.replace("\N{MINUS SIGN}", "-")
+        content = text.encode(cfg.encoding)
     header, separator = _find_header(file, text, cfg)
     given = [name for name in header if name]
     _check_names(given, file)
@@ -118,8 +122,8 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
     beyond = table.iloc[:, last + 1 :].notna().any(axis=1)
     if beyond.any():
         raise UserError(
-            f"row {first_row(beyond)} of {file} has more cells than the header has names: quote "
-            f"cells that contain {separator!r}, name each column, or set data.separator"
+            f"row {first_row(beyond)} of {file} has more cells than the header has names: "
+            f"{FIRST_LINE}, quote cells that contain {separator!r}, or set data.separator"
         )
     if table.iloc[:, last].isna().any():  # also where a row ends before
         _refuse_short_rows(file, text, separator, last + 1)
