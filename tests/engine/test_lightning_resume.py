@@ -350,7 +350,9 @@ def test_resumed_run_with_other_options_is_one_line(
     assert rows(tmp_path) == before
     p.run(tmp_path, "--data.num_workers=1", "--ckpt_path=last")
     (tmp_path / "a/config.json").write_text("damaged")
-    p.run(tmp_path, "--ckpt_path=last")
+    with mock.patch.object(p.log, "rank_zero_info") as say:
+        p.run(tmp_path, "--ckpt_path=last")
+    assert "config.json is missing or damaged: options are not" in say.call_args.args[0]
 
 
 class Code:

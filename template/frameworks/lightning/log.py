@@ -16,6 +16,7 @@ import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from lightning.pytorch.cli import SaveConfigCallback
+from lightning.pytorch.utilities import rank_zero_info
 
 from .errors import UserError
 from .summary import describe_versions, keep_rows, write_summary, write_text
@@ -58,7 +59,12 @@ class RunLog(SaveConfigCallback):
         """Refuse to resume with other options: the optimizer's state has the old ones."""
         file = Path(trainer.log_dir) / "config.json"
         recorded = _read(file).get("config")
-        if not trainer.training or recorded is None:
+        if not trainer.training:
+            return
+        if recorded is None:
+            rank_zero_info(
+                f"{file} is missing or damaged: options are not compared with those of before"
+            )
             return
         before = _training_options(recorded)
         for name, value in _training_options(self.options).items():
