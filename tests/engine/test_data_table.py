@@ -477,7 +477,7 @@ def test_validation_file_that_does_not_fit_the_training_is_named(
         (
             "a,label\n1,5,x\n2,5,y\n",
             {"ignore": ()},
-            "row 2 of FILE has more cells than the header has names: let the first line be the names",
+            "row 2 of FILE has more cells than the header has names: let the first line",
         ),
         (csv_of(once("")).rsplit(",", 1)[0], {}, "FILE has fewer cells than the header has names"),
         (

@@ -342,7 +342,7 @@ def _named_splits(
     They do if there are some for `train` and for another split. Otherwise all are for training.
     """
     splits: dict[str, list[Path]] = {"train": [], "val": [], "test": []}
-    others = []
+    others: list[Path] = []
     for file in files:
         first = file.relative_to(root).parts[0]
         words = re.split(r"[^a-z]+", first.lower())
