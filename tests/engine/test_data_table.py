@@ -421,7 +421,7 @@ def test_validation_file_that_does_not_fit_the_training_is_named(
         (
             csv_of(once("1,5")).replace("\n", ",\n").replace("1,5,w,y,5,", "1,5,w,y,5"),
             {},
-            "row 7 of FILE has more cells than the header has names: let the first line be the names",
+            "row 7 of FILE has more cells than the header has names: let the first line",
         ),
         (csv_of(lambda row: f"{row} kg"), {}, "column a: '0 kg' in row 2 is not a number"),
         (csv_of(lambda row: f"-${row}"), {}, "column a: '-$0' in row 2 is not a number"),

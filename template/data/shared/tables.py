@@ -86,11 +86,7 @@ def read_file(
 
 
 def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
-    content = file.read_bytes()
-    text = decode(content, file, cfg.encoding)
-    if "\N{MINUS SIGN}" in text:
-        text = text.replace("\N{MINUS SIGN}", "-")
-        content = text.encode(cfg.encoding)
+    content, text = _read_text(file, cfg.encoding)
     header, separator = _find_header(file, text, cfg)
     given = [name for name in header if name]
     _check_names(given, file)
@@ -128,6 +124,16 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
     if table.iloc[:, last].isna().any():  # also where a row ends before
         _refuse_short_rows(file, text, separator, last + 1)
     return table[named]
+
+
+def _read_text(file: Path, encoding: str) -> tuple[bytes, str]:
+    """Return the content of a file, and its text; each minus sign is the one of ASCII."""
+    content = file.read_bytes()
+    text = decode(content, file, encoding)
+    if "\N{MINUS SIGN}" in text:
+        text = text.replace("\N{MINUS SIGN}", "-")
+        content = text.encode(encoding)
+    return content, text
 
 
 def _are_codes(cells: "pd.Series[str]") -> bool:
