@@ -44,8 +44,10 @@ def test_dates_and_words_are_ignored(p: Package, tmp_path: Path) -> None:
     [
         (["a.md", "b/c"], {"val_fraction": 0.1}, "training: 360 bytes; validation: 40 bytes;"),
         (["a.md", ".b", ".c/d.md", "desktop.ini"], {"val_fraction": 0.1}, "training: 180 bytes;"),
-        ([".b", "Thumbs.db"], {}, "has no text: give a text file, or a folder of them"),
-        ([], {}, "has no text: give a text file, or a folder of them"),
+        (["train/a", "valid/b", "test/c"], {}, "training: 200 bytes; validation: 200 bytes;"),
+        (["train", "test"], {"val_fraction": 0.1}, "training: 180 bytes; validation: 20 bytes;"),
+        ([".b", "Thumbs.db"], {}, "has no files that match *: give text files"),
+        ([], {}, "has no files that match *: give text files"),
         (["a.md"], {}, "the validation split has 4 bytes, but a window has 9 (data.context + 1)"),
         (["a.md"], {"path": Path("")}, "data.path is empty, or the current folder: give the fold"),
         (["a.md"], {"path": Path("~/none")}, f"data.path={Path.home()}/none does not exist: give"),

@@ -127,14 +127,14 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
-    "an empty folder": ({}, {}, "data.path=.* has no files that match data.pattern=\\*"),
-    "only hidden files": ({".a/b.txt": b"b" * 99}, {}, "has no files that match data.pattern"),
+    "an empty folder": ({}, {}, "data.path=.* has no files that match \\*"),
+    "only hidden files": ({".a/b.txt": b"b" * 99}, {}, "has no files that match"),
     "no such suffix": (
         {"a.txt": b"a"},
         {"pattern": "*.md"},
-        "no files that match data.pattern=\\*.md",
+        "no files that match \\*.md",
     ),
-    "an empty file": ({"a.txt": b""}, {}, "has no files that match data.pattern"),
+    "an empty file": ({"a.txt": b""}, {}, "has no files that match"),
     "only a byte-order mark": (
         {"a.txt": b"\xef\xbb\xbf"},
         {},
@@ -165,7 +165,7 @@ REFUSED: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "a file beside splits": (
         {"train/a": b"a" * 99, "val.txt": b"b" * 99, "more/c.md": b"c" * 99},
         {},
-        "has text for train and val, and other files, such as c.md: leave these out with data.pat",
+        "has text for train and val, and other files, such as c.md: move these out, or rename",
     ),
     "an empty pattern": ({"a.txt": b"a" * 99}, {"pattern": ""}, "data.pattern is : give a pattern"),
     "no tokenizer": (

@@ -4,8 +4,6 @@ This file is yours to edit. Training needs `DataConfig`, `Spec`, `load` and `Pre
 and `load_test` are optional: see contracts.py.
 """
 
-import sysconfig
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files as files_of
 from itertools import product
@@ -33,15 +31,8 @@ from .tables import (
     tidy,
     unusual_values,
 )
+from .text_files import library, own_files
 
-VALIDATION = """__future__ __hello__ __phello__ _markupbase _py_warnings antigravity cgitb cmd
-contextvars dis ensurepip json modulefinder operator secrets shlex sqlite3 struct this token tty
-warnings"""
-"""Modules of the standard library for validation, 2% of its bytes; they share no code with the
-others."""
-EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
-SYSTEM_FILES = {"__MACOSX", "Thumbs.db", "desktop.ini"}
-"""Files and folders that an operating system makes."""
 DAYS = (
     "%d.%m.%Y",
     "%m/%d/%Y",
@@ -79,16 +70,17 @@ class DataConfig(Section):
     kind: Literal["text", "series"] = "text"
     """text: predict the next byte; series: forecast the next rows."""
     path: Path | None = None
-    """Text file, or folder of them; or .csv, .tsv, .txt or .parquet with a row per time step,
-    oldest first, where a missing value repeats the last one. null: the source code of Python's
-    standard library, or the membrane voltage of a nerve cell."""
+    """Text file, or folder of them, perhaps with `train`, `val` and `test`; or .csv, .tsv, .txt or
+    .parquet with a row per time step, oldest first, where a missing value repeats the last one.
+    null: the source code of Python's standard library, or the membrane voltage of a nerve cell."""
     val_fraction: float | None = within("(0, 1)", None)
     """Fraction for validation, the end of your own text or of a series; null: 0.02 or 0.2.
 
-    Built-in text ignores it.
+    No effect on text that has `val`, and on the built-in text.
     """
     test_fraction: float = within("[0, 1)", 0.0)
-    """Fraction for the test split, the end after that for validation; built-in text ignores it."""
+    """Fraction for the test split, the end after that for validation. No effect on text that has
+    `test`, and on the built-in text."""
     context: int = within("[8, 1048576]", 128)
     """Text: context length, in bytes."""
     columns: tuple[str, ...] = ()
@@ -240,9 +232,8 @@ def _read(
     """Return the splits for training, for validation and for the test, and the `Spec`."""
     if cfg.kind == "series":
         return _split_series(cfg, spec)
-    texts = _read_library() if cfg.path is None else _read_own_text(cfg, cfg.path)
     splits = []
-    for text in texts:
+    for text in _read_text(cfg):
         values = torch.tensor(np.frombuffer(text, np.uint8))
         splits.append(Split(values, f"{len(text):,} bytes" if text else ""))
     return splits, Spec(vocabulary=256, context=cfg.context)
@@ -275,67 +266,39 @@ def _make_windows(
     )
 
 
-# Text
+def _read_text(cfg: DataConfig) -> list[bytes]:
+    """Return the text for training, for validation and for the test, in UTF-8.
 
-
-def _read_library() -> list[bytearray]:
-    """Return the source code of the standard library, without a test split."""
-    train = bytearray()
-    val = bytearray()
-    root = Path(sysconfig.get_paths()["stdlib"])
-    for file in sorted(root.rglob("*.py")):
-        names = file.relative_to(root).parts
-        if EXCLUDED.intersection(names):
-            continue
-        module = names[0].removesuffix(".py")
-        split = val if module in VALIDATION.split() else train
-        split.extend(file.read_bytes())
-    return [train, val, bytearray()]
-
-
-def _read_own_text(
-    cfg: DataConfig,
-    path: Path,
-) -> list[bytearray]:
-    """Return your files in UTF-8, one after another; the end is for validation and the test."""
-    if path == Path():  # also that of an empty string, as of a variable that is not set
-        raise UserError("data.path is empty, or the current folder: give the folder's name")
-    if not path.exists():
-        raise UserError(f"data.path={path} does not exist: give a text file, or a folder of them")
-    files = [path] if path.is_file() else [*_find_files(path)]
-    text = bytearray()
-    for file in files:
-        text.extend(decode(file.read_bytes(), file, cfg.encoding).encode())
-    if not text:
-        raise UserError(f"data.path={path} has no text: give a text file, or a folder of them")
+    Without files for validation or the test, the end of the text is for these.
+    """
+    files = library() if cfg.path is None else own_files(cfg.path)
+    encoding = "utf-8" if cfg.path is None else cfg.encoding
+    texts = []
+    for split in files.values():
+        parts = [decode(file.read_bytes(), file, encoding).encode() for file in split]
+        texts.append(b"".join(parts))
+    train, val, test = texts
+    if val:
+        return texts
     train_end, val_end = _find_ends(
-        len(text),
+        len(train),
         cfg.val_fraction or 0.02,
-        cfg,
+        0.0 if test else cfg.test_fraction,
     )
     return [
-        text[:train_end],
-        text[train_end:val_end],
-        text[val_end:],
+        train[:train_end],
+        train[train_end:val_end],
+        test or train[val_end:],
     ]
-
-
-def _find_files(folder: Path) -> Iterable[Path]:
-    """Yield the files of any name below a folder, without hidden ones and those of the system."""
-    for file in sorted(folder.rglob("*")):
-        names = file.relative_to(folder).parts
-        is_hidden = any(name.startswith(".") or name in SYSTEM_FILES for name in names)
-        if file.is_file() and not is_hidden:
-            yield file
 
 
 def _find_ends(
     count: int,
     val_fraction: float,
-    cfg: DataConfig,
+    test_fraction: float,
 ) -> tuple[int, int]:
     """Return where the training and the validation split end; the rest is the test split."""
-    val_end = count - round(count * cfg.test_fraction)
+    val_end = count - round(count * test_fraction)
     train_end = val_end - round(count * val_fraction)
     return train_end, val_end
 
@@ -356,7 +319,7 @@ def _split_series(
     train_end, val_end = _find_ends(
         len(frame),
         cfg.val_fraction or 0.2,
-        cfg,
+        cfg.test_fraction,
     )
     filled = frame.ffill()
     if spec is None:

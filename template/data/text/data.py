@@ -7,8 +7,6 @@ and `load_test` are optional: see contracts.py.
 import codecs
 import hashlib
 import json
-import re
-import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -23,28 +21,9 @@ from torch.utils.data import TensorDataset
 
 from .config_base import Section, within
 from .errors import UserError
+from .text_files import library, own_files
 from .token_files import TokenFile, WindowsInFile, name_of, write_once
 
-VALIDATION = """__future__ __hello__ __phello__ _markupbase _py_warnings antigravity cgitb cmd
-contextvars dis ensurepip json modulefinder operator secrets shlex sqlite3 struct this token tty
-warnings"""
-"""Modules of the standard library for validation, 2% of its bytes.
-
-They share no code with others; if files were chosen at random, a fifth of their text would also be
-in the training text."""
-EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
-SYSTEM_FILES = {"__MACOSX", "Thumbs.db", "desktop.ini"}
-"""Files and folders that an operating system makes."""
-SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-    "testing": "test",
-}
-"""Words in names of files and folders, in any case, and the split that their text is in."""
 LARGE = 2**28
 """Bytes of text from which the tokens stay in a file."""
 PART = 2**22
@@ -217,12 +196,12 @@ def _read(
     files = library() if cfg.path is None else _own_files(cfg, cfg.path)
     tokenizer = spec.tokenizer if spec else _read_tokenizer(cfg.tokenizer)
     encode, vocabulary = _encoder(tokenizer)
-    bytes_of_files = [file.stat().st_size for file in chain.from_iterable(files)]
+    bytes_of_files = [file.stat().st_size for file in chain.from_iterable(files.values())]
     is_large = sum(bytes_of_files) >= LARGE
     splits: list[Any] = []
     sizes = []
     tokens: Any
-    for part in files:
+    for part in files.values():
         encoded = _encode_files(part, cfg, encode)
         if is_large and part:
             name = name_of(part, cfg.encoding, tokenizer)
@@ -232,7 +211,7 @@ def _read(
             tokens, size = _join(encoded)
         splits.append(tokens)
         sizes.append(size)
-    measured = 1 if files[1] else 0
+    measured = 1 if files["val"] else 0
     if spec is None:
         spec = Spec(
             vocabulary=vocabulary,
@@ -240,7 +219,7 @@ def _read(
             bytes_per_token=sizes[measured] / max(len(splits[measured]), 1),
             tokenizer=tokenizer,
         )
-    if not files[1]:
+    if not files["val"]:
         splits = _split(splits[0], splits[2], cfg)
     return splits, spec
 
@@ -286,42 +265,26 @@ def _encode_files(
             yield encode(text), len(text.encode())
 
 
-def library() -> list[list[Path]]:
-    """Return the modules of the standard library: for training, for validation, and no others."""
-    train: list[Path] = []
-    val: list[Path] = []
-    root = Path(sysconfig.get_paths()["stdlib"])
-    for file in sorted(root.rglob("*.py")):
-        names = file.relative_to(root).parts
-        if EXCLUDED.intersection(names):
-            continue
-        module = names[0].removesuffix(".py")
-        split = val if module in VALIDATION.split() else train
-        split.append(file)
-    return [train, val, []]
-
-
 def _own_files(
     cfg: DataConfig,
     path: Path,
-) -> list[list[Path]]:
+) -> dict[str, list[Path]]:
     """Return your files for training, for validation and for the test.
 
-    Their names may say it; otherwise a hash of its relative name decides for each. If there are too
-    few for that, all are for training.
+    Unless names of files or folders say it, a hash of its relative name decides for each. If there
+    are too few for that, all are for training.
     """
-    root = _existing(path)
-    if root.is_file():
-        return [[root], [], []]
-    splits = _named_splits(_files_below(root, cfg), root)
-    if splits["val"]:
-        return list(splits.values())
+    if not cfg.pattern or Path(cfg.pattern).is_absolute():
+        cfg.refuse("pattern", "give a pattern of file names, such as *.md")
+    given = own_files(path, cfg.pattern)
+    if given["val"] or path.is_file():
+        return given
     train = []
     val = []
-    test = splits["test"].copy()
+    test = given["test"].copy()
     test_fraction = 0.0 if test else cfg.test_fraction
-    for file in splits["train"]:
-        place = _place(file.relative_to(root).as_posix())
+    for file in given["train"]:
+        place = _place(file.relative_to(path).as_posix())
         if place < cfg.val_fraction:
             val.append(file)
         elif place < cfg.val_fraction + test_fraction:
@@ -329,66 +292,8 @@ def _own_files(
         else:
             train.append(file)
     if not train or not val or (test_fraction and not test):
-        return list(splits.values())
-    return [train, val, test]
-
-
-def _named_splits(
-    files: list[Path],
-    root: Path,
-) -> dict[str, list[Path]]:
-    """Return the files of each split, if names such as wiki.train.txt or val/a.txt say it.
-
-    They do if there are some for `train` and for another split. Otherwise all are for training.
-    """
-    splits: dict[str, list[Path]] = {"train": [], "val": [], "test": []}
-    others: list[Path] = []
-    for file in files:
-        first = file.relative_to(root).parts[0]
-        words = re.split(r"[^a-z]+", first.lower())
-        split = next((SPLITS[word] for word in words if word in SPLITS), "")
-        group = splits[split] if split else others
-        group.append(file)
-    if not splits["train"] or not (splits["val"] or splits["test"]):
-        return {"train": files, "val": [], "test": []}
-    if others:
-        names = [split for split, chosen in splits.items() if chosen]
-        raise UserError(
-            f"data.path={root} has text for {' and '.join(names)}, and other files, such as "
-            f"{others[0].name}: leave these out with data.pattern, or rename those of the splits"
-        )
-    return splits
-
-
-def _existing(path: Path) -> Path:
-    """Return the path, if it exists."""
-    if path == Path():  # also that of an empty string, as of a variable that is not set
-        raise UserError("data.path is empty, or the current folder: give the folder's name")
-    if not path.exists():
-        raise UserError(f"data.path={path} does not exist: give a text file, or a folder of them")
-    return path
-
-
-def _files_below(
-    folder: Path,
-    cfg: DataConfig,
-) -> list[Path]:
-    """Return the files at any depth, without those below linked folders."""
-    if not cfg.pattern or Path(cfg.pattern).is_absolute():
-        cfg.refuse("pattern", "give a pattern of file names, such as *.md")
-    files = [file for file in sorted(folder.rglob(cfg.pattern)) if _has_text(file, folder)]
-    if not files:
-        raise UserError(f"data.path={folder} has no files that match data.pattern={cfg.pattern}")
-    return files
-
-
-def _has_text(file: Path, folder: Path) -> bool:
-    """Whether it is a file, and neither empty nor hidden nor of the system."""
-    if not file.is_file():
-        return False
-    names = file.relative_to(folder).parts
-    is_hidden = any(name.startswith(".") or name in SYSTEM_FILES for name in names)
-    return file.stat().st_size > 0 and not is_hidden
+        return given
+    return {"train": train, "val": val, "test": test}
 
 
 def _place(name: str) -> float:

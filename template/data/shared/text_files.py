@@ -1,0 +1,92 @@
+"""Files of text for data.py: the built-in ones, those of a folder, and their splits."""
+
+import re
+import sysconfig
+from pathlib import Path
+
+from .errors import UserError
+
+VALIDATION = """__future__ __hello__ __phello__ _markupbase _py_warnings antigravity cgitb cmd
+contextvars dis ensurepip json modulefinder operator secrets shlex sqlite3 struct this token tty
+warnings"""
+"""Modules of the standard library for validation, 2% of its bytes.
+
+They share no code with others; if files were chosen at random, a fifth of their text would also be
+in the training text."""
+EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
+SYSTEM_FILES = {"__MACOSX", "Thumbs.db", "desktop.ini"}
+"""Files and folders that an operating system makes."""
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
+"""Words in names of files and folders, in any case, and the split that their text is in."""
+
+Files = dict[str, list[Path]]
+"""The files for `train`, `val` and `test`."""
+
+
+def library() -> Files:
+    """Return the modules of the standard library; none are for the test."""
+    splits: Files = {"train": [], "val": [], "test": []}
+    root = Path(sysconfig.get_paths()["stdlib"])
+    for file in sorted(root.rglob("*.py")):
+        names = file.relative_to(root).parts
+        if EXCLUDED.intersection(names):
+            continue
+        module = names[0].removesuffix(".py")
+        split = "val" if module in VALIDATION.split() else "train"
+        splits[split].append(file)
+    return splits
+
+
+def own_files(path: Path, pattern: str = "*") -> Files:
+    """Return a file, or the files of a folder that match the pattern, at any depth.
+
+    Names such as wiki.train.txt or val/a.txt are splits, if there are some for `train` and for
+    another split. Otherwise all files are for training. Linked folders are left out.
+    """
+    if path == Path():  # also that of an empty string, as of a variable that is not set
+        raise UserError("data.path is empty, or the current folder: give the folder's name")
+    if not path.exists():
+        raise UserError(f"data.path={path} does not exist: give a text file, or a folder of them")
+    if path.is_file():
+        return {"train": [path], "val": [], "test": []}
+    files = [file for file in sorted(path.rglob(pattern)) if _has_text(file, path)]
+    if not files:
+        raise UserError(f"data.path={path} has no files that match {pattern}: give text files")
+    return _named_splits(files, path)
+
+
+def _has_text(file: Path, folder: Path) -> bool:
+    """Whether it is a file, and neither empty nor hidden nor of the system."""
+    if not file.is_file():
+        return False
+    names = file.relative_to(folder).parts
+    is_hidden = any(name.startswith(".") or name in SYSTEM_FILES for name in names)
+    return file.stat().st_size > 0 and not is_hidden
+
+
+def _named_splits(files: list[Path], folder: Path) -> Files:
+    splits: Files = {"train": [], "val": [], "test": []}
+    others: list[Path] = []
+    for file in files:
+        first = file.relative_to(folder).parts[0]
+        words = re.split(r"[^a-z]+", first.lower())
+        split = next((SPLITS[word] for word in words if word in SPLITS), "")
+        group = splits[split] if split else others
+        group.append(file)
+    if not splits["train"] or not (splits["val"] or splits["test"]):
+        return {"train": files, "val": [], "test": []}
+    if others:
+        names = [split for split, chosen in splits.items() if chosen]
+        raise UserError(
+            f"data.path={folder} has text for {' and '.join(names)}, and other files, such as "
+            f"{others[0].name}: move these out, or rename those of the splits"
+        )
+    return splits
