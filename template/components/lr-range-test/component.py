@@ -89,7 +89,7 @@ class LrRangeTest(Component):
         ) -> Metrics:
             metrics = step.compute_gradients(batch, is_first, is_last)
             loss, count = metrics["loss"]
-            self.meter.add(metrics)
+            self.meter.add({"loss": metrics["loss"]})
             return {**metrics, "loss": (_finite(loss), count)}
 
         return Step(compute_gradients, lambda: _finite(step.update_weights()))
