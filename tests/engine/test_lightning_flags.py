@@ -243,6 +243,7 @@ def read_means(
     store: Path,
 ) -> None:
     """Check the means of two ranks, in one of them."""
+    torch.set_num_threads(1)  # a fork has none of the threads that OpenMP has started before
     distributed.init_process_group(
         "gloo",
         f"file://{store}",
