@@ -33,7 +33,6 @@ WITH_SHORT_UNIT = rf"[$€£¥]\s?{NUMBER}|{NUMBER}\s?{SHORT_UNIT}"
 WITH_UNIT = rf"[-+]?{CURRENCY}\s?{NUMBER}|{NUMBER}\s?{UNIT}"
 VALUE = re.compile(r"[-+.,:/\s0-9]+")
 """A number, a date or a time, which is no name of a column, unless it is a whole number."""
-FIRST_LINE = "let the first line be the names of all columns"
 SAMPLE = 10_000
 """Rows of CSV that show which columns are codes."""
 
@@ -74,7 +73,7 @@ def read_file(
         table = pd.read_parquet(path)
     except (OSError, ValueError) as error:
         why = str(error).strip().splitlines()[0].removeprefix("Error tokenizing data. C error: ")
-        fix = f"{FIRST_LINE}, quote cells that contain the separator, or set data.separator"
+        fix = "let the first line be the names of all columns, quote cells, or set data.separator"
         if suffix == ".parquet":
             fix = "write it again, with a name for each column"
         raise UserError(f"cannot read the table {path} ({why}): {fix}") from error
@@ -118,8 +117,9 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
     beyond = table.iloc[:, last + 1 :].notna().any(axis=1)
     if beyond.any():
         raise UserError(
-            f"row {first_row(beyond)} of {file} has more cells than the header has names: "
-            f"{FIRST_LINE}, quote cells that contain {separator!r}, or set data.separator"
+            f"row {first_row(beyond)} of {file} has more cells than the header has names: let the "
+            "first line be the names of all columns, quote cells that contain "
+            f"{separator!r}, or set data.separator"
         )
     if table.iloc[:, last].isna().any():  # also where a row ends before
         _refuse_short_rows(file, text, separator, last + 1)

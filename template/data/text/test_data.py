@@ -109,5 +109,6 @@ def test_a_tokenizer_gives_tokens_and_their_bytes(tmp_path: Path) -> None:
     tokenizer.unlink()  # the run has a copy
     again, val, _ = data.load(cfg, spec)
     assert torch.equal(again.tensors[0], train.tensors[0])
-    (line,) = data.describe(again, val, spec)
+    line, unknown = data.describe(again, val, spec)
     assert line.endswith("a vocabulary of 300 tokens (of 4.6 bytes on average)")
+    assert unknown.endswith("% of the training tokens are unknown to the tokenizer")  # w0
