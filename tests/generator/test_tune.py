@@ -20,7 +20,7 @@ from program import Fastproj, Project, documented_keys
 PYTHON = ["--python", sys.executable]
 QUICK = ["--rounds", "2", "--seconds", "0.5"]
 TRAINER = """
-import json, pathlib, sys, time
+import json, os, pathlib, signal, sys, time
 
 if sys.argv[1] == "-c":
     print(json.dumps(["cpu", 2, "a machine"]))
@@ -33,6 +33,8 @@ if not lightning:
 batch, accumulate, workers = (int(given.get(name, 0)) for name in names)
 if "optim.typo" in given:
     sys.exit("error: unrecognized arguments: --optim.typo")
+if batch > LARGEST and lightning:
+    os.kill(os.getpid(), signal.SIGKILL)
 if batch > LARGEST:
     sys.exit("RuntimeError: CUDA out of memory")
 folder = given["trainer.logger.init_args.save_dir"] if lightning else given["run.dir"]
@@ -55,6 +57,8 @@ else:
 time.sleep(600)
 """
 """Stands in for the training command where LARGEST samples fit, and batches take equally long.
+
+With Lightning, the system kills it if more are given.
 
 With workers it writes no rows, and the file `waits`.
 """
@@ -103,12 +107,14 @@ def test_tune_keeps_the_largest_micro_batch_that_fits(
     text = (folder / "configs/tuned.yaml").read_text()
     if framework == "lightning":
         assert found == {"data": {"batch_size": 32}, "trainer": {"accumulate_grad_batches": 2}}
+        problem = "killed, as by a system without memory"
     else:
+        problem = "out of memory"
         assert found == {"train": {"batch_size": 32, "gradient_accumulation_steps": 2}}
     together = "# Together: 2.000 times as fast"
     assert re.search(f"^{together}", text, re.MULTILINE), "32 samples in the time of 16"
     assert re.search(
-        r"^#   train.batch_size 64, train.gradient_accumulation_steps 1: out of memory$",
+        rf"^#   train.batch_size 64, train.gradient_accumulation_steps 1: {problem}$",
         text,
         re.MULTILINE,
     )

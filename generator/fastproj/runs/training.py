@@ -29,7 +29,7 @@ ONE_THREAD = {
 }
 """glibc keeps freed memory: otherwise, one of two equal trainings can be a third slower."""
 NO_MEMORY = re.compile(
-    "out of memory|can't allocate memory|cannot allocate memory|MemoryError|SIGKILL", re.IGNORECASE
+    "out of memory|can't allocate memory|cannot allocate memory|MemoryError", re.IGNORECASE
 )
 
 
@@ -97,8 +97,10 @@ class Training:
 
     def _problem(self) -> str:
         printed = self.log.read_text(encoding="utf-8", errors="replace").strip()
-        if self.process.returncode == -signal.SIGKILL or NO_MEMORY.search(printed):
+        if NO_MEMORY.search(printed):
             return "out of memory"
+        if self.process.returncode == -signal.SIGKILL or "SIGKILL" in printed:
+            return "killed, as by a system without memory"
         printed = printed or f"it ended with status {self.process.returncode}"
         return printable(printed.splitlines()[-1].removeprefix("error: "))
 
