@@ -152,6 +152,16 @@ PLAIN = "1 columns: load; left out: note\n"
 HOURLY = f"{PLAIN}training: 2024-01-01 00:00:00 to 2024-01-04 07:00:00; validation: 2024-01-04 08:"
 
 
+OTHER_FORMS = ("%Y-%m-%d %I:%M %p", "%a, %d %b %Y", "%a %b %d %Y", "%d%b%Y", "%d. %B %Y")
+
+
+def falling(form: str) -> str:
+    """Return a series of weeks, of which the newest is in the first row."""
+    weeks = pd.date_range("2024-01-01", freq="7D", periods=20)[::-1]
+    frame = pd.DataFrame({"load": range(5, 105, 5), "when": weeks.strftime(form)})
+    return frame.to_csv(index=False)
+
+
 @pytest.mark.parametrize(
     ("content", "keys", "expected"),
     [
@@ -202,7 +212,7 @@ HOURLY = f"{PLAIN}training: 2024-01-01 00:00:00 to 2024-01-04 07:00:00; validati
             "1 columns: load; left out: when\ntraining: 2024-01-01 00",
         ),
         (csv_of(date=lambda row: 1e-12 * row**2), {}, "2 columns: when, load"),
-        (csv_of(header=",load,note"), {}, f"{PLAIN}training: rows 2 to 81; validation: rows 82 to"),
+        (csv_of(header=",load,note"), {}, f"{PLAIN}training: 2024-01-01 00:00:00 to"),
         (csv_of(once("")), {}, "left out: note; 1 missing values repeat the last one"),
         (csv_of(once("?")), {}, "left out: note; 1 missing values repeat the last one"),
         (csv_of(once("", 0)), {}, "training: 2024-01-01 01:00:00 to"),
@@ -328,13 +338,23 @@ def test_own_series_is_understood(
             "the training split has 10 rows, but a window has 12 (data.window + d",
         ),
         (csv_of(rows=20), {"val_fraction": 0.05}, "the validation split has 9 rows, but a window"),
-        (csv_of(rows=0), {}, "has no column of numbers other than one that counts the rows"),
+        (csv_of(rows=0), {}, "has no rows below the names of the columns"),
+        *(
+            (falling(form), {}, " in row 3 is not after the date of the row")
+            for form in OTHER_FORMS
+        ),
+        (falling("%G-W%V"), {}, "falls from '2024-W20' to '2024-W01', as if the newest row were"),
         ("", {}, "FILE (it is empty)"),
         ("a,b\n1,2\n3,4,5,6\n", {}, "FILE (Expected 2 fields in line 3, saw 4): let the first l"),
         (
             "a,b\n1,5,2,5\n1,5,2,5\n",
             {},
             "row 2 of FILE has more cells than the header has names: l",
+        ),
+        (
+            ",load\n" + "".join(f"2024-01-{31 - day:02},{day % 5}\n" for day in range(31)),
+            {},
+            "column index: 2024-01-30 00:00:00 in row 3 is not after the date of the row above",
         ),
         ("a;b,c\n1;2,x\n", {}, "have no clear separator: set data.separator"),
         ("größe\n1\n".encode("latin-1"), {}, "FILE is not utf-8 at byte 2: set data.encoding"),

@@ -57,6 +57,7 @@ FIRST_DAYS = (
 )
 """Forms that are dates in the first column only: in others, months may repeat."""
 TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+YEAR_OR_MONTH = r"(?i)(?:19|20)\d\d|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
 FORMS = ("ISO8601", *map("".join, product(DAYS, TIMES)))
 FIRST_FORMS = (*FORMS, *map("".join, product(FIRST_DAYS, TIMES)))
 
@@ -393,6 +394,8 @@ def read_series(
     """
     cells = read_file(path, cfg, key)
     table = pd.DataFrame({name: tidy(cells[name]) for name in cells}, index=cells.index)
+    if table.empty:
+        raise UserError(f"{key}={path} has no rows below the names of the columns: add some")
     dates = _find_dates(table)
     columns = {}
     for name in names or _find_columns(table, dates, cfg):
@@ -431,12 +434,24 @@ def _find_columns(
             continue
         if not is_numeric_dtype(column):
             refuse_numbers(column, cfg.decimal, "choose data.columns")
+            _refuse_falling(column)
         elif column.notna().any():
             names.append(str(name))
     is_first = names[:1] == [table.columns[0]]
     if is_first and _counts_rows(table[names[0]], len(names) == 1, dates is not None):
         return names[1:]
     return names
+
+
+def _refuse_falling(texts: "pd.Series[str]") -> None:
+    """Refuse texts with digits, such as 2024-W03, that fall from each row to the next."""
+    has_digits = texts.str.contains(r"\d").all()
+    if has_digits and texts.is_unique and texts.is_monotonic_decreasing and len(texts) > 2:
+        raise UserError(
+            f"column {texts.name} falls from {texts.iloc[0]!r:.40} to {texts.iloc[-1]!r:.40}, as "
+            "if the newest row were the first: sort the rows, the oldest first, or choose "
+            "data.columns"
+        )
 
 
 def _counts_rows(
@@ -479,6 +494,9 @@ def _find_dates(table: pd.DataFrame) -> "pd.Series[pd.Timestamp] | None":
         for form in FORMS if place > 0 else FIRST_FORMS:
             if _parse_dates(column.head(100), form).notna().mean() > 0.5:
                 parsed.append(_parse_dates(column, form))
+        if not parsed and column.is_unique and column.str.contains(YEAR_OR_MONTH).all():
+            others = _parse_dates(column, "mixed")
+            parsed += [others] * bool(others.notna().mean() > 0.9)
         if parsed:  # 1/2/2024 has two formats
             dates = min(parsed, key=_oddity)
             _check_dates(dates)

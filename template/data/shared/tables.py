@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import infer_dtype, is_bool_dtype, is_numeric_dtype
+from pandas.api.types import infer_dtype, is_bool_dtype, is_integer_dtype, is_numeric_dtype
 from torch import Tensor
 
 from .errors import UserError
@@ -22,7 +22,9 @@ SEPARATORS = {
     "tab": "\t",
     "pipe": "|",
 }
-THOUSANDS = "[.,'\u2019 \u00a0\u2009\u202f]"
+BLANKS = "\u00a0\u2009\u202f"
+"""They do not break a line, or are narrow."""
+THOUSANDS = f"[.,'\u2019 {BLANKS}]"
 NUMBER = r"[-+]?[0-9]+(" + THOUSANDS + r"[0-9]{3})*([.,][0-9]+)?"
 """A number that may have separators between thousands."""
 CURRENCY = r"([$€£¥₹]|[A-Z]{3}\s)"
@@ -33,6 +35,8 @@ WITH_SHORT_UNIT = rf"[$€£¥]\s?{NUMBER}|{NUMBER}\s?{SHORT_UNIT}"
 WITH_UNIT = rf"[-+]?{CURRENCY}\s?{NUMBER}|{NUMBER}\s?{UNIT}"
 VALUE = re.compile(r"[-+.,:/\s0-9]+")
 """A number, a date or a time, which is no name of a column, unless it is a whole number."""
+UNNAMED = re.compile(r"Unnamed: \d+")
+"""What pandas calls a column without a name, such as the index of a table that is saved again."""
 SAMPLE = 10_000
 """Rows of CSV that show which columns are codes."""
 
@@ -78,7 +82,8 @@ def read_file(
             fix = "write it again, with a name for each column"
         raise UserError(f"cannot read the table {path} ({why}): {fix}") from error
     if not isinstance(table.index, pd.RangeIndex):  # such as dates
-        table = table.reset_index()
+        is_counter = table.index.name is None and is_integer_dtype(table.index)
+        table = table.reset_index(drop=is_counter)
     names = [str(name) for name in table.columns]
     _check_names(names, path)
     return table.set_axis(names, axis=1).set_axis(pd.RangeIndex(1, len(table) + 1))
@@ -94,8 +99,8 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
             f"the first row of {file} has values ({listed(given)}): add a row with the names of "
             "the columns above it or, if these are the names, begin them with a letter"
         )
-    # pandas needs a name for each column
-    names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
+    # pandas needs a name for each column; other names do not begin with a blank
+    names = [name or f" {number}" for number, name in enumerate(header)]
     options: dict[str, Any] = {
         "sep": separator,
         "decimal": "," if cfg.decimal == "comma" else ".",
@@ -112,28 +117,52 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
     dtypes = dict.fromkeys(codes, str)
     table: pd.DataFrame = pd.read_csv(io.BytesIO(content), dtype=dtypes, **options)
     table = table.set_axis(pd.RangeIndex(2, len(table) + 2))
-    named = [name for name in names if not name.startswith("Unnamed: ")]
-    last = names.index(named[-1]) if named else 0
-    beyond = table.iloc[:, last + 1 :].notna().any(axis=1)
-    if beyond.any():
-        raise UserError(
-            f"row {first_row(beyond)} of {file} has more cells than the header has names: let the "
-            "first line be the names of all columns, quote cells that contain "
-            f"{separator!r}, or set data.separator"
-        )
+    named = _drop_unnamed(table, file, separator)
+    last = names.index(named.columns[-1]) if len(named.columns) else 0
     if table.iloc[:, last].isna().any():  # also where a row ends before
         _refuse_short_rows(file, text, separator, last + 1)
-    return table[named]
+    return named
+
+
+def _drop_unnamed(
+    table: pd.DataFrame,
+    file: Path,
+    separator: str,
+) -> pd.DataFrame:
+    """Return the columns that have a name, and values without one if they are in the first column.
+
+    These are the index, unless they are whole numbers, which may only count the rows.
+    """
+    columns = {}
+    for number, name in enumerate(map(str, table)):
+        column = table[name]
+        has_name = not name.startswith(" ")
+        may_count = UNNAMED.fullmatch(name) or (number == 0 and not has_name)
+        if may_count and (is_integer_dtype(column) or column.isna().all()):
+            continue
+        if has_name:
+            columns[name] = column
+        elif number == 0 and "index" not in table:
+            columns["index"] = column
+        elif column.notna().any():
+            raise UserError(
+                f"row {first_row(column.notna())} of {file} has more cells than the header has "
+                "names: let the first line be the names of all columns, quote cells that contain "
+                f"{separator!r}, or set data.separator"
+            )
+    return pd.DataFrame(columns, index=table.index, copy=False)
 
 
 def _read_text(file: Path, encoding: str) -> tuple[bytes, str]:
-    """Return the content of a file, and its text; each minus sign is the one of ASCII."""
+    """Return the content of a file, and its text; minus signs and blanks are those of ASCII."""
     content = file.read_bytes()
     text = decode(content, file, encoding)
-    if "\N{MINUS SIGN}" in text:
-        text = text.replace("\N{MINUS SIGN}", "-")
-        content = text.encode(encoding)
-    return content, text
+    plain = text.replace("\N{MINUS SIGN}", "-")
+    for blank in BLANKS:
+        plain = plain.replace(blank, " ")
+    if plain == text:
+        return content, text
+    return plain.encode(encoding), plain
 
 
 def _are_codes(cells: "pd.Series[str]") -> bool:
@@ -169,9 +198,10 @@ def decode(
     """Return the text of a file without a byte-order mark."""
     try:
         text = content.decode(encoding)
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
+        at = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
         raise UserError(
-            f"{file} is not {encoding} at byte {error.start}: set data.encoding, or remove the file"
+            f"{file} is not {encoding}{at}: set data.encoding, or remove the file"
         ) from None
     except LookupError:
         raise UserError(
