@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import struct
 import zlib
 from collections.abc import Callable
@@ -93,6 +94,14 @@ def test_linked_class_folders_are_followed(p: Package, tmp_path: Path) -> None:
     assert (len(train) + len(val), spec.classes) == (10, ("a", "c"))
 
 
+@pytest.mark.timeout(60)
+def test_pipe_in_a_folder_is_not_read(p: Package, tmp_path: Path) -> None:
+    root = make_folder(tmp_path, ["a", "b"], 5)
+    os.mkfifo(root / "a/pipe.png")
+    train, val, _ = p.data.load(p.data.DataConfig(path=root, size=8))
+    assert len(train) + len(val) == 10
+
+
 def make_tree(root: Path, names: list[str]) -> Path:
     """Make tiny images, and other files, which are empty.
 
@@ -167,6 +176,11 @@ HOSTILE = {
         eight("train/a", "train/b", "holdout/a"),
         "error: data.path=ROOT has the folder train with subfolders, as if it were a split: "
         "name the folders of the splits train, val and test, or rename the class",
+    ),
+    "splits within classes": (
+        eight("a/train", "a/val", "b/train", "b/val"),
+        "error: data.path=ROOT has splits within the folder a: put the classes into folders train "
+        "and val, or give one folder per class",
     ),
     "parts of names are those of splits": (
         eight("my_Train-1/a", "my_Train-1/b", "my_Test-1/a"),

@@ -368,6 +368,14 @@ def test_class_that_no_training_mask_has_is_named(p: Package, tmp_path: Path) ->
     assert outcome(p, root).endswith("\nno training mask has these classes: 9")
 
 
+def test_validation_without_a_pixel_that_counts_is_an_error(p: Package, tmp_path: Path) -> None:
+    root = make_pairs(tmp_path, values(0, 1), suffix=".bmp")
+    for number in range(12):
+        if p.image_files.place_of(str(number)) < 0.2:
+            values(9, 9).save(root / "masks" / f"{number}.bmp")
+    assert "have no pixel that is not data.ignore=9: correct" in outcome(p, root, ignore=9)
+
+
 def test_split_stays_when_pairs_come_and_go(p: Package, tmp_path: Path) -> None:
     cfg = p.data.DataConfig(
         path=make_pairs(tmp_path, values(0, 1), 40),
@@ -392,6 +400,7 @@ def test_split_stays_when_pairs_come_and_go(p: Package, tmp_path: Path) -> None:
     ("folders", "sizes"),
     [
         (("train", "Val"), (6, 6, 0)),
+        (("train", "dev"), (6, 6, 0)),
         (("training", "testing"), (4, 2, 6)),
         (("train", "other"), (11, 1, 0)),
         (("train", "val", "extra"), (4, 4, 0)),

@@ -65,6 +65,7 @@ def test_the_split_depends_only_on_relative_names(p: Package, tmp_path: Path) ->
         ("Training/a.txt", "validation/a.txt", "Testing/a.txt"),
         ("train.txt", "valid.txt", "test.txt"),
         ("wiki.train.raw", "wiki.valid.raw", "wiki.test.raw"),
+        ("a/b/train.txt", "a/b/dev.txt", "a/b/test.txt"),
     ],
 )
 def test_names_of_files_and_folders_are_splits(
@@ -83,6 +84,13 @@ def test_names_of_files_and_folders_are_splits(
     assert data.load_test(cfg).tensors[0].unique().tolist() == [62]
 
 
+def test_files_of_code_are_no_splits(p: Package, tmp_path: Path) -> None:
+    names = [f"{name}.py" for name in ("train_model", "test_model", "val", *map(str, range(40)))]
+    write(tmp_path, dict.fromkeys(names, b"x" * 99))
+    train, val, _ = p.data.load(p.data.DataConfig(path=tmp_path, context=8, val_fraction=0.3))
+    assert 0 < len(val) < len(train)
+
+
 def text_of(*parts: Any) -> str:
     """Return the text of windows of bytes."""
     windows = torch.cat([part.tensors[0] for part in parts])
@@ -98,7 +106,8 @@ UNDERSTOOD: dict[str, tuple[dict[str, bytes], dict[str, Any]]] = {
     "UTF-16 without a mark": ({"a.txt": TEXT.encode("utf-16-be")}, {"encoding": "utf-16-be"}),
     "an empty file": ({"a.txt": TEXT.encode(), "b.txt": b""}, {}),
     "hidden files": ({"a.txt": TEXT.encode(), ".b": b"b" * 99, ".c/d.txt": b"d" * 99}, {}),
-    "system files": ({"a.txt": TEXT.encode(), "Thumbs.db": b"\0", "b/desktop.ini": b"b" * 99}, {}),
+    "system files": ({"a.txt": TEXT.encode(), "thumbs.db": b"\0", "b/Desktop.ini": b"b" * 99}, {}),
+    "files of a NAS": ({"a.txt": TEXT.encode(), "@eaDir/b": b"b", "#recycle/c": b"c" * 99}, {}),
     "another suffix": ({"a/b/c.md": TEXT.encode(), "a.png": b"\xff\0"}, {"pattern": "*.md"}),
 }
 
@@ -156,7 +165,7 @@ REFUSED: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
         "a.txt is not utf-8 at byte 2: set data.encoding",
     ),
     "an image": ({"a.png": b"\x89PNG"}, {}, "a.png is not utf-8 at byte 0: .* with data.pattern"),
-    "zeros": ({"a.bin": bytes(99)}, {}, "a.bin is binary: leave the file out with data.pattern"),
+    "zeros": ({"a.bin": bytes(99)}, {}, "a.bin is binary: set data.encoding, or leave"),
     "an unknown encoding": (
         {"a.txt": b"a" * 99},
         {"encoding": "utf9"},
@@ -166,6 +175,16 @@ REFUSED: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
         {"train/a": b"a" * 99, "val.txt": b"b" * 99, "more/c.md": b"c" * 99},
         {},
         "has text for train and val, and other files, such as c.md: move these out, or rename",
+    ),
+    "no text for training": (
+        {"val.txt": b"a" * 99, "test.txt": b"b" * 99},
+        {},
+        "has text for val and test, but none for train: add it",
+    ),
+    "an encoding of bytes": (
+        {"a.txt": b"a" * 99},
+        {"encoding": "hex"},
+        "data.encoding=hex is none",
     ),
     "an empty pattern": ({"a.txt": b"a" * 99}, {"pattern": ""}, "data.pattern is : give a pattern"),
     "no tokenizer": (

@@ -97,8 +97,11 @@ def test_long_texts_are_cut_between_the_marks_of_their_ends(p: Package, tmp_path
 def table(rows: list[dict[str, Any]], kind: str) -> bytes:
     """Return the content of a file; columns of Parquet may have the same name."""
     frame = pd.DataFrame(rows)
-    if kind == "csv":
-        return frame.to_csv(index=False).encode()
+    return frame.to_csv(index=False).encode() if kind == "csv" else parquet(frame)
+
+
+def parquet(frame: pd.DataFrame) -> bytes:
+    """Return the content of a file."""
     stream = io.BytesIO()
     frame.to_parquet(stream)
     return stream.getvalue()
@@ -139,6 +142,8 @@ UNDERSTOOD: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
         CSV.replace("\ntext 3,", "\n\n,\ntext 3,").encode() + b"\n,\n",
         ("a", "b"),
     ),
+    "a blank first row": ("a.csv", b"\n" + CSV.encode(), ("a", "b")),
+    "blanks before quotes": ("a.csv", CSV.replace(",label", ', "label"').encode(), ("a", "b")),
     "blanks around names": (
         "a.csv",
         CSV.replace("text,label", " text , label").encode(),
@@ -160,6 +165,11 @@ UNDERSTOOD: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
         "a.parquet",
         table(make_rows([1.0, 2.0, 10.0]), "parquet"),
         ("1", "2", "10"),
+    ),
+    "Parquet with an index": (
+        "a.parquet",
+        parquet(pd.DataFrame(make_rows(["a", "b"])).set_index("text")),
+        ("a", "b"),
     ),
     "Parquet of words": ("a.parquet", table(make_rows(["a", "b"]), "parquet"), ("a", "b")),
     "versions": ("a.csv", table(make_rows(["v1.0", "v1"]), "csv"), ("v1", "v1.0")),

@@ -212,6 +212,11 @@ def load(
     """
     splits, notes = _read(cfg)
     spec = spec or _find_spec(splits, cfg)
+    if not _values(splits["val"][1], cfg):
+        raise UserError(
+            f"the validation masks of data.path={cfg.path} have no pixel that is not "
+            f"data.ignore={cfg.ignore}: correct the masks"
+        )
     train = Samples(splits["train"], spec, cfg, notes)
     val = Samples(splits["val"], spec, cfg)
     return train, val, spec

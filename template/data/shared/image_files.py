@@ -41,6 +41,7 @@ SPLIT_FOLDERS = {
     "val": "val",
     "valid": "val",
     "validation": "val",
+    "dev": "val",
     "test": "test",
     "testing": "test",
 }
@@ -135,8 +136,15 @@ def _refuse_splits(deeper: dict[str, set[str]], root: Path) -> None:
     """Refuse a class with subfolders that is named like a split.
 
     A class may have such a name if no other one is named like another split, and if no other one
-    has a subfolder of the same name.
+    has a subfolder of the same name. No class may have the splits as subfolders.
     """
+    for name, subfolders in sorted(deeper.items()):
+        found = {SPLIT_FOLDERS.get(subfolder.lower()) for subfolder in subfolders}
+        if "train" in found and found & {"val", "test"}:
+            raise UserError(
+                f"data.path={root} has splits within the folder {name}: put the classes into "
+                "folders train and val, or give one folder per class"
+            )
     counts = Counter(chain.from_iterable(deeper.values()))
     splits: dict[str, set[str]] = {}
     for name in sorted(deeper):
@@ -211,7 +219,7 @@ def find_files(
                 continue
             if entry.is_dir():
                 yield from find_files(Path(entry.path), (*above, real))
-            else:
+            elif entry.is_file() or entry.is_symlink():  # no pipe, which would be read for ever
                 yield Path(entry.path)
 
 

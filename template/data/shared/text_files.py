@@ -1,5 +1,6 @@
 """Files of text for data.py: the built-in ones, those of a folder, and their splits."""
 
+import os
 import re
 import sysconfig
 from pathlib import Path
@@ -14,14 +15,24 @@ warnings"""
 They share no code with others; if files were chosen at random, a fifth of their text would also be
 in the training text."""
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
-SYSTEM_FILES = {"__MACOSX", "Thumbs.db", "desktop.ini"}
-"""Files and folders that an operating system makes."""
+SYSTEM = {
+    "__macosx",
+    "thumbs.db",
+    "desktop.ini",
+    "@eadir",
+    "#recycle",
+    "$recycle.bin",
+    "lost+found",
+    "system volume information",
+}
+"""Names in lower case of files and folders that an operating system or a NAS makes."""
 SPLITS = {
     "train": "train",
     "training": "train",
     "val": "val",
     "valid": "val",
     "validation": "val",
+    "dev": "val",
     "test": "test",
     "testing": "test",
 }
@@ -49,7 +60,8 @@ def own_files(path: Path, pattern: str = "*") -> Files:
     """Return a file, or the files of a folder that match the pattern, at any depth.
 
     Names such as wiki.train.txt or val/a.txt are splits, if there are some for `train` and for
-    another split. Otherwise all files are for training. Linked folders are left out.
+    another split, and no other files. Otherwise all files are for training, but other files beside
+    train and val are an error. Linked folders are left out.
     """
     if path == Path():  # also that of an empty string, as of a variable that is not set
         raise UserError("data.path is empty, or the current folder: give the folder's name")
@@ -68,25 +80,31 @@ def _has_text(file: Path, folder: Path) -> bool:
     if not file.is_file():
         return False
     names = file.relative_to(folder).parts
-    is_hidden = any(name.startswith(".") or name in SYSTEM_FILES for name in names)
+    is_hidden = any(name.startswith(".") or name.lower() in SYSTEM for name in names)
     return file.stat().st_size > 0 and not is_hidden
 
 
 def _named_splits(files: list[Path], folder: Path) -> Files:
+    # a folder may have only one, with the splits
+    folder = Path(os.path.commonpath([file.parent for file in files]))
     splits: Files = {"train": [], "val": [], "test": []}
     others: list[Path] = []
+    exact = set()
     for file in files:
-        first = file.relative_to(folder).parts[0]
-        words = re.split(r"[^a-z]+", first.lower())
-        split = next((SPLITS[word] for word in words if word in SPLITS), "")
-        group = splits[split] if split else others
+        name = file.relative_to(folder).parts[0].lower()
+        words = [word for word in re.split(r"[^a-z]+", name) if word in SPLITS]
+        group = splits[SPLITS[words[0]]] if words else others
         group.append(file)
-    if not splits["train"] or not (splits["val"] or splits["test"]):
+        exact.add(SPLITS.get(name.partition(".")[0], ""))
+    given = [split for split, chosen in splits.items() if chosen]
+    are_exact = exact.issuperset(given)
+    if len(given) < 2 or (others and not are_exact):
         return {"train": files, "val": [], "test": []}
     if others:
-        names = [split for split, chosen in splits.items() if chosen]
         raise UserError(
-            f"data.path={folder} has text for {' and '.join(names)}, and other files, such as "
+            f"data.path={folder} has text for {' and '.join(given)}, and other files, such as "
             f"{others[0].name}: move these out, or rename those of the splits"
         )
+    if not splits["train"]:
+        raise UserError(f"data.path={folder} has text for val and test, but none for train: add it")
     return splits

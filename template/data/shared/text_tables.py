@@ -43,6 +43,8 @@ def _parse(
 ) -> pd.DataFrame:
     if suffix == ".parquet":
         table = pd.read_parquet(path)
+        if table.index.name is not None:
+            table = table.reset_index()
         return table.set_axis(range(1, len(table) + 1))
     text = _read_text(path, encoding)
     return _parse_json(text) if suffix == ".jsonl" else _parse_csv(text, SEPARATORS[suffix])
@@ -67,7 +69,7 @@ def _read_text(file: Path, encoding: str) -> str:
 
 def _parse_csv(text: str, separators: str) -> pd.DataFrame:
     """Return the rows below the one with the names, which is the first; cells are text."""
-    header = re.sub('"[^"]*"', "", text.partition("\n")[0])
+    header = re.sub('"[^"]*"', "", text.lstrip("\n").partition("\n")[0])
     separator = separators[0]
     if separator != "\t" or "\t" not in header:
         separator = max(separators, key=header.count)
@@ -77,7 +79,7 @@ def _parse_csv(text: str, separators: str) -> pd.DataFrame:
         if separator != "\t":
             raise
         rows = _split(text, separator, csv.QUOTE_NONE)  # quotes are often text there
-    names = [name.strip() for name in rows.pop(1, [])]
+    names = [name.strip() for name in rows.pop(min(rows, default=1), [])]
     width = len(names) - (names[-1:] == [""])
     for number, row in rows.items():
         if any(row[width:]):
@@ -104,6 +106,7 @@ def _split(
         io.StringIO(text, newline=""),
         delimiter=separator,
         quoting=quoting,
+        skipinitialspace=True,
         strict=True,
     )
     rows = {}

@@ -305,6 +305,7 @@ def _place(name: str) -> float:
 def _read_text(file: Path, encoding: str) -> Iterator[str]:
     r"""Yield the text of a file without a byte-order mark, in parts of lines; these end with \n."""
     try:
+        "a".encode(encoding)  # refuses what is no encoding of text, such as hex
         decoder = codecs.getincrementaldecoder(encoding)()
     except LookupError:
         raise UserError(
@@ -326,7 +327,9 @@ def _read_text(file: Path, encoding: str) -> Iterator[str]:
                     "set data.encoding, or leave the file out with data.pattern"
                 ) from None
             if "\0" in text:
-                raise UserError(f"{file} is binary: leave the file out with data.pattern")
+                raise UserError(
+                    f"{file} is binary: set data.encoding, or leave the file out with data.pattern"
+                )
             if begin == 0:
                 text = text.removeprefix("\ufeff")
             begin += len(content)
