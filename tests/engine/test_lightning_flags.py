@@ -303,7 +303,9 @@ def save(file: Path, checkpoint: dict[str, Any]) -> str:
     [
         ("--data.batch_size=0", "data.batch_size is 0: it must be in [1, inf)"),
         ("--data.batch_size=100000", "lower data.batch_size"),
-        ("--model.width=null", "model.width is None: it must be a whole number"),
+        ("--model.width=null", "model.width needs a value, not null"),
+        ("--data.path=~", "data.path is ~, which YAML reads as null"),
+        ("--data.path=#x", "data.path is #x, which YAML reads as null"),
         ("--model.pct_start=2", "model.pct_start is 2.0: it must be in (0, 1)"),
         ("--model.lrr=1", "--model.lrr; see fit --help. Did you mean --model.lr?"),
         ("--model.size=huge", "model.size is huge: it must be small"),

@@ -85,7 +85,7 @@ class CLI(LightningCLI):
         """Parse twice: first for the network's size, whose values are then the defaults."""
         words: Any = sys.argv[1:] if args is None else args
         words = [word for word in words if not word.startswith("--print_config")]
-        check_files(words)
+        check_words(words)
         given = parser.parse_args(words, defaults=False)
         section = f"{given.subcommand}.model" if "subcommand" in given else "model"
         names = {field.name for field in fields(ModelConfig)}
@@ -178,25 +178,30 @@ def describe(checkpoint: dict[str, Any]) -> str:
     return line
 
 
-def check_files(words: list[str]) -> None:
-    """Refuse a YAML file with a section that stands twice or is empty, or a misread value."""
+def check_words(words: list[str]) -> None:
+    """Refuse a misread value, on the command line or in a file, and a section that stands twice."""
     types = option_types()
     for word, following in pairwise([*words, ""]):
-        if not word.startswith("--config"):
-            continue
-        file = following if word == "--config" else word.removeprefix("--config=")
-        sections = load(file)
-        if not sections:
-            raise UserError(f"{file} is empty: leave out --config {file}")
-        read = ("model", "data", "trainer")
-        own = {name: keys for name, keys in sections.items() if name in read}
-        if None in own.values():
-            raise UserError(f"{file} has a section without keys: remove it, or add keys")
-        for name, value in flat(own, f" in {file}").items():
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not equals:
+            value = following
+        given = {name: value} if name in types else {}
+        place = ""
+        if word.startswith("--config"):
+            sections = load(value)
+            if not sections:
+                raise UserError(f"{value} is empty: leave out --config {value}")
+            read = ("model", "data", "trainer")
+            own = {name: keys for name, keys in sections.items() if name in read}
+            if None in own.values():
+                raise UserError(f"{value} has a section without keys: remove it, or add keys")
+            place = f" in {value}"
+            given = flat(own, place)
+        for name, value in given.items():
             try:
                 as_text(value, types.get(name, str))
             except ValueError as error:
-                raise UserError(f"{name} {error} in {file}") from None
+                raise UserError(f"{name} {error}{place}") from None
 
 
 def check_values(options: Namespace) -> None:

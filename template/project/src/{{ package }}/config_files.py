@@ -143,16 +143,21 @@ def as_text(value: Any, kind: Any) -> str:
     is_null = value in (None, "null")
     if is_null and NoneType not in kinds:
         raise ValueError("needs a value, not null")
-    if NoneType in kinds and re.fullmatch(r"#.*|&\S*|---", str(value)):
-        raise ValueError(f"is {value}, which would be read as null: begin it with a letter")
-    if re.fullmatch(r"[\d:]+:\d+", str(value)) and not {str, Path}.intersection(kinds):
-        raise ValueError(f"is {value}, which YAML reads as a number of seconds: give a number")
+    _refuse_misread(str(value), kinds)
     takes_list = any(get_origin(part) in (list, tuple) for part in kinds)
     if takes_list and isinstance(value, str) and not is_null:
         value = _read_list(value) if value.startswith("[") else [value]
     if isinstance(value, str):
         return value
     return json.dumps(value)
+
+
+def _refuse_misread(text: str, kinds: tuple[Any, ...]) -> None:
+    """Raise a ValueError for text that YAML would silently read as something else."""
+    if NoneType in kinds and re.fullmatch(r"\s*(#.*|&\S*|---|~|Null|NULL|\?)\s*", text):
+        raise ValueError(f"is {text}, which YAML reads as null: give null, or another name or path")
+    if re.fullmatch(r"[\d:]+:\d+", text) and not {str, Path}.intersection(kinds):
+        raise ValueError(f"is {text}, which YAML reads as a number of seconds: give a number")
 
 
 def _read_list(text: str) -> Any:
