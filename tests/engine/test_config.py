@@ -263,6 +263,8 @@ def test_every_key_that_overrides_another_one_exists_and_is_off_when_null_or_fal
         ),
         ("run: {name: {{a}}}", r"c.yaml"),
         ("run:\n  name: a: b", r"c.yaml.*line 2"),
+        ("optim: {lr: ''}", r"^optim.lr is empty: it must be a number$"),
+        ("train: {batch_size: ''}", r"^train.batch_size is empty: it must be a whole number$"),
         ("optim: {lr: 1:30}", r"optim.lr is 1:30, which YAML reads as a number of seconds: give"),
         ("log: {every: null}", r"log.every needs a value, not null in .*c.yaml"),
         ("log:\n  every:\n", r"log.every needs a value, not null in .*c.yaml"),

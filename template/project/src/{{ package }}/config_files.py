@@ -25,7 +25,7 @@ IN_WORDS = {
     int: "a whole number",
     float: "a number",
     str: "text, in quotes",
-    Path: "a path",
+    Path: "a path, in quotes",
     NoneType: "null",
     tuple: 'a list, such as ["a", "b"]',
     list: 'a list, such as ["a", "b"]',
@@ -222,11 +222,15 @@ for _kind in ("bool", "int", "float", "timestamp"):
 def explain(error: Exception, types: dict[str, Any]) -> str:
     """Return the line of a parser's error; of a wrong value, what its key allows."""
     line = " ".join(str(error).split())
-    wrong = re.match(r'Parser key "([\w.]+)": .*(?:Got|Given) value: (.*)', line)
+    wrong = re.match(r'Parser key "([\w.]+)": (.*)(?:Got|Given) value: ?(.*)', line)
     if not wrong or wrong[1] not in types:
         return line
+    name, why, value = wrong.groups()
+    kinds = alternatives(types[name])
+    if get_origin(kinds[0]) is tuple and why == "Expected a <class 'str'>. ":
+        return f"{name} has {value}, which must be text: quote it"
     allowed: list[str] = []
-    for kind in alternatives(types[wrong[1]]):
+    for kind in kinds:
         if get_origin(kind) is Literal:
             allowed += map(str, get_args(kind))
         elif kind is bool:
@@ -235,7 +239,7 @@ def explain(error: Exception, types: dict[str, Any]) -> str:
             allowed.append(IN_WORDS[get_origin(kind) or kind])
     *others, last = allowed
     choice = f"{', '.join(others)} or {last}" if others else last
-    return f"{wrong[1]} is {wrong[2]}: it must be {choice}"
+    return f"{name} is {value or 'empty'}: it must be {choice}"
 
 
 def _unknown(name: str, keys: dict[str, Key], place: str) -> UserError:
