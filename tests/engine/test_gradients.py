@@ -139,6 +139,24 @@ def test_sum_and_count_of_the_loss_may_have_each_form(p: Package, form: str) -> 
     assert slope.grad.item() == pytest.approx(2 * 3 * (1 + 3 * 4) / 4)
 
 
+def test_counts_of_low_precision_are_summed_exactly(p: Package) -> None:
+    mean = p.loss.StepMean(lambda count: count)
+    counts = [torch.tensor(number, dtype=torch.bfloat16) for number in (128, 129, 131)]
+    for micro, count in enumerate(counts):
+        mean.weight({"loss": (0, count)}, micro == 0)
+    assert mean.total == 128 + 129 + 131
+
+
+def test_loss_without_a_gradient_is_one_line(p: Package) -> None:
+    def forward(values: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        return torch.zeros(()), {"loss": (0.0, 0)}
+
+    with pytest.raises(p.errors.UserError, match="model.py has no gradient: make it from the outp"):
+        p.loss.compute_loss(forward, (torch.ones(1),))
+    with torch.no_grad():
+        p.loss.compute_loss(forward, (torch.ones(1),))
+
+
 @pytest.mark.parametrize("kind", [int, torch.tensor])
 def test_first_count_that_is_not_0_divides_the_others(p: Package, kind: Any) -> None:
     """Weights of thousands, of pixels, would overflow in fp16."""

@@ -288,7 +288,7 @@ def test_checkpoint_decides_the_spec(
     p.run(tmp_path, best, "--trainer.logger=false", command="validate")
     p.run(tmp_path, "--ckpt_path=last")
     p.evaluate.load_run(tmp_path / "a", torch.device("cpu"))
-    assert seen == [load(p.data.DataConfig())[2]] * 3
+    assert seen == [load(p.data.DataConfig())[2], None] * 3, "the second looks for changes"
 
     def load_fewer(cfg: Any, spec: Any = None) -> Any:
         train_set, val_set, own = load(cfg, spec)
@@ -302,6 +302,15 @@ def test_checkpoint_decides_the_spec(
     with pytest.raises(SystemExit):
         p.run(tmp_path, "--ckpt_path=last")
     assert f"error: {changed}: put the data back, or train a new run" in capsys.readouterr().err
+
+    def validate_fewer(cfg: Any, spec: Any = None) -> Any:
+        train_set, val_set, own = load(cfg, spec)
+        return train_set, torch.utils.data.Subset(val_set, range(50)), own
+
+    monkeypatch.setattr(p.data, "load", validate_fewer)
+    with pytest.raises(SystemExit):
+        p.run(tmp_path, "--ckpt_path=last")
+    assert "error: the data have 50 validation samples, and" in capsys.readouterr().err
     monkeypatch.setattr(p.data, "load", load_with)
     monkeypatch.setattr(p.train, "saved_spec", lambda _: None)
     with pytest.raises(SystemExit):

@@ -163,7 +163,8 @@ def test_option_that_is_newer_than_the_run_had_its_default(p: Package, tmp_path:
 def test_run_without_an_intact_record_says_that_nothing_is_compared(
     p: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for content, says_it in (("damaged", True), ("", True), (None, False)):
+    damaged = ("damaged", "", '{"trained_with": null, "config": {}}', '{"config": 3}', "[]")
+    for content, says_it in (*((text, True) for text in damaged), (None, False)):
         unfinished(p, tmp_path)
         if content is not None:
             (tmp_path / "a/config.json").write_text(content)
@@ -206,6 +207,22 @@ def test_finished_run_says_so_in_one_line_and_changes_nothing(p: Package, tmp_pa
     (checkpoints(tmp_path)[-1] / "state.pt").unlink()
     assert "done after 6 steps" in p.finish(tmp_path, *SIX).stdout
     assert (rows(tmp_path), checkpoints(tmp_path)) == before[1:]
+
+
+def test_other_number_of_validation_samples_is_one_line(
+    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best weights would be chosen by other samples."""
+    unfinished(p, tmp_path)
+    load = p.data.load
+
+    def load_fewer(cfg: Any) -> Any:
+        train_set, val_set, spec = load(cfg)
+        return train_set, torch.utils.data.Subset(val_set, range(5)), spec
+
+    monkeypatch.setattr(p.data, "load", load_fewer)
+    with pytest.raises(p.errors.UserError, match="with validation samples=7, and not 5: put back"):
+        p.train_here(tmp_path, *SIX)
 
 
 class Data:
@@ -288,7 +305,11 @@ def test_other_spec_is_one_line_for_a_resume_and_for_evaluate(
 
 
 def test_data_that_take_the_spec_get_the_saved_one(
-    p: Package, tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch
+    p: Package,
+    tmp_path: Path,
+    data: Data,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     data.takes_spec()
     unfinished(p, tmp_path)
@@ -297,7 +318,11 @@ def test_data_that_take_the_spec_get_the_saved_one(
     data.spec = data.make(classes=("dog", "wolf"), mean=(0.7,))
     p.train_here(tmp_path, *SIX)
     assert p.evaluate.load_run(tmp_path / "a", CPU)[3] == trained
-    assert data.given == [None, trained, trained]
+    assert data.given == [None, trained, None, trained, None]
+    changed = (
+        "the data have changed: Spec.mean of the run was (0.1,), and a new run's would be (0.7,)"
+    )
+    assert capsys.readouterr().err.count(changed) == 2
     tests: list[Any] = []
 
     def load_test(cfg: Any, spec: Any = None) -> Any:

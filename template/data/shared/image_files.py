@@ -139,7 +139,7 @@ def _refuse_splits(deeper: dict[str, set[str]], root: Path) -> None:
     has a subfolder of the same name. No class may have the splits as subfolders.
     """
     for name, subfolders in sorted(deeper.items()):
-        found = {SPLIT_FOLDERS.get(subfolder.lower()) for subfolder in subfolders}
+        found = {SPLIT_FOLDERS.get(subfolder.lower(), "") for subfolder in subfolders}
         if "train" in found and found & {"val", "test"}:
             raise UserError(
                 f"data.path={root} has splits within the folder {name}: put the classes into "

@@ -70,7 +70,8 @@ def train(cfg: Config) -> dict[str, float]:
     schedule = one_cycle(adamw, cfg.optim, plan.total_steps, progress.updates)
     endless = loader.endless(accelerator, train_loader, plan, progress.step)
     batches = limit_time(endless, cfg.loader.timeout)
-    trained_with = check_samples(cfg, resumed, plan, len(train_set))
+    samples = {"training samples": len(train_set), "validation samples": len(val_set)}
+    trained_with = check_samples(cfg, resumed, plan, samples)
     metrics_file.facts |= {"trained_with": trained_with, "steps": plan.total_steps}
     metrics_file.facts["spec"] = spec_fields(spec)
     metrics_file.first_step = progress.step
@@ -197,11 +198,10 @@ def check_record(
 
 
 def check_samples(
-    cfg: Config, resumed: Path | None, plan: loader.Plan, samples: int
+    cfg: Config, resumed: Path | None, plan: loader.Plan, samples: dict[str, int]
 ) -> dict[str, Any]:
     """Refuse to resume a run with other samples; return what it is trained with."""
-    must_stay = record.trained_with(cfg, plan.global_batch_size)
-    must_stay["training samples"] = samples
+    must_stay = record.trained_with(cfg, plan.global_batch_size) | samples
     if resumed and not cfg.run.allow_changes:
         record.check(resumed, cfg, must_stay)
     return must_stay

@@ -105,8 +105,12 @@ class Data(LightningDataModule):
         if batch == self.trainer.num_training_batches:  # infinite when LearningRateFinder saves
             epoch += 1
             batch = 0
-        samples = len(self.splits[0])
-        return {"first": (epoch, batch), "spec": spec_fields(self.spec), "samples": samples}
+        return {
+            "first": (epoch, batch),
+            "spec": spec_fields(self.spec),
+            "samples": len(self.splits[0]),
+            "val_samples": len(self.splits[1]),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep the position for `train_dataloader`, which Lightning calls later.
@@ -118,11 +122,16 @@ class Data(LightningDataModule):
             raise UserError(
                 f"Spec.{name} of the data is not that of the checkpoint: train a new run"
             )
-        samples = len(self.splits[0])
-        before = state.get("samples", samples)
-        if samples != before:
-            self.changes = f"the data have {samples:,} training samples, and the run had {before:,}"
-            rank_zero_info(self.changes)
+        train_set, val_set, _ = self.splits
+        for split, samples, key in (
+            ("validation", len(val_set), "val_samples"),
+            ("training", len(train_set), "samples"),
+        ):
+            before = state.get(key, samples)
+            if samples != before:
+                numbers = f"{samples:,} {split} samples, and the run had {before:,}"
+                self.changes = f"the data have {numbers}"
+                rank_zero_info(self.changes)
         self.first = state["first"]
 
     def val_dataloader(self) -> DataLoader[Any]:

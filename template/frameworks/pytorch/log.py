@@ -22,8 +22,9 @@ class Log:
     A resumed run repeats the steps after its checkpoint, so their rows are dropped.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, val_samples: int) -> None:
         self.run = run
+        self.val_samples = val_samples
         self.file = run.folder / "metrics.jsonl"
         self.seconds_before = 0.0  # of a resumed run
         self.changes = run.world.run_on_rank_zero(self._prepare)
@@ -47,7 +48,6 @@ class Log:
         precision: str,
         peak_lr: float,
         train_loader: Loader,
-        val_loader: Loader,
         about_data: list[str],
     ) -> None:
         """Print what is trained, on what, for how long; and why, where the config says auto."""
@@ -57,12 +57,11 @@ class Log:
         model = type(run.model).__name__
         parameters = sum(parameter.numel() for parameter in run.model.parameters())
         samples = len(train_loader.dataset)
-        val_samples = len(val_loader.dataset)
         batches = f"{plan.batch_size} x {plan.accumulation_steps} micro-batches per rank"
         self.print(
             f"{run.folder}: {model} with {parameters:,} parameters on {run.world.size} x "
             f"{device.type}, {precision}",
-            f"{samples:,} training samples, {val_samples:,} validation samples, "
+            f"{samples:,} training samples, {self.val_samples:,} validation samples, "
             f"{plan.total_steps:,} steps",
             *about_data,
             f"global batch {plan.global_batch_size:,}, {batches}",
@@ -148,6 +147,7 @@ class Log:
         run = self.run
         must_stay = record.trained_with(run.cfg, run.plan.global_batch_size)
         must_stay["training samples"] = run.plan.samples
+        must_stay["validation samples"] = self.val_samples
         if run.step > 0 and not run.cfg.run.allow_changes:
             record.check(run.folder, run.cfg, must_stay)
         values = {

@@ -18,6 +18,7 @@ from .errors import UserError
 from .summary import SUMMARY, describe_versions, write_text
 
 FILE = "config.json"
+TRAINED = "trained_with"
 FIXED = ("data.", "model.", "optim.", "run.seed", "speed.precision", "train.epochs", "train.steps")
 """Options that decide what is trained: their keys begin with these."""
 
@@ -43,7 +44,9 @@ def trained_with(cfg: Any, global_batch_size: int) -> dict[str, Any]:
 def read(folder: Path, name: str = FILE) -> dict[str, Any]:
     """Return the record of a run, or another file of JSON; empty if there is none."""
     with suppress(OSError, TypeError, ValueError):
-        return dict(json.loads((folder / name).read_text(encoding="utf-8")))
+        values = dict(json.loads((folder / name).read_text(encoding="utf-8")))
+        is_damaged = any(not isinstance(values.get(key, {}), dict) for key in ("config", TRAINED))
+        return {} if is_damaged else values
     return {}
 
 
@@ -59,7 +62,7 @@ def check(
     Raises:
         UserError: it names what differs, with the value of before.
     """
-    before = read(folder).get("trained_with", {})
+    before = read(folder).get(TRAINED, {})
     changes = []
     for key, value in now.items():
         old = before.get(key, _default(cfg, key, value))
@@ -98,7 +101,7 @@ def begin(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUMMARY).unlink(missing_ok=True)
     before = read(folder) if step else {}
-    is_lost = step > 0 and not before
+    is_lost = step > 0 and TRAINED not in before
     starts = [start for start in before.pop("starts", []) if start < step]
     history = before.pop("history", [])
     new = values | {
@@ -138,7 +141,7 @@ def note_changes(folder: Path, train_set: Any) -> None:
     if isinstance(train_set, IterableDataset):
         return
     samples = len(train_set)
-    before = read(folder).get("trained_with", {}).get("training samples", samples)
+    before = read(folder).get(TRAINED, {}).get("training samples", samples)
     if samples != before:
         changed = f"the data have {samples:,} training samples, and had {before:,} in the run"
         print(changed, file=sys.stderr)

@@ -127,14 +127,14 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
 
     with (  # what is closed at the end, also after an error or a stop
         lock(run.folder, world),
-        closing(Log(run)) as log,
+        closing(Log(run, len(val_set))) as log,
         closing(val_loader),
         closing(train_loader),
         closing(iter(train_loader)) as batches,
         stop_requests(world, cfg.run.hours) as requests,
         components.training(run),
     ):
-        log.first_lines(precision_name, schedule.peak, train_loader, val_loader, about_data)
+        log.first_lines(precision_name, schedule.peak, train_loader, about_data)
 
         # A resumed run validates again: it may have ended between a checkpoint and its validation.
         results = validate() if plan.validates(run.step) else {}

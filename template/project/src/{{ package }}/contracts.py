@@ -5,6 +5,7 @@ some of them.
 """
 
 import json
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from inspect import signature
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset, default_collate
 
-from .errors import UserError
+from .errors import UserError, launched_rank
 
 Metrics = Mapping[str, tuple[Any, ...]]
 """By name: its sum over a batch, and the count to divide by, a number or a tensor on the device.
@@ -108,8 +109,8 @@ def load_data(
     """Return the training set, the validation set and their `Spec`, from `load` of data.py.
 
     `saved` has the fields of the `Spec` of a run that exists: `load(cfg, spec)` then gets it, if it
-    has this parameter. Raises a UserError if `load` returns another `Spec`, with which the weights
-    would not mean the same.
+    has this parameter, and a line says if the data have another one now. Raises a UserError if
+    `load` returns another `Spec`, with which the weights would not mean the same.
     """
     if saved is None:
         train_set, val_set, spec = data.load(cfg)
@@ -126,7 +127,25 @@ def load_data(
         values = f"{getattr(own, name)!s:.100}, and the run was trained with {saved[name]!s:.100}"
         back = "put the data of the run back, or train a new run"
         raise UserError(f"Spec.{name} of data.py is {values}: {back}")
+    if _takes_spec(data.load) and launched_rank()[0] == 0:
+        _say_changes(data.load, cfg, saved)
     return train_set, val_set, spec
+
+
+def _say_changes(
+    load: Callable[..., Any],
+    cfg: Any,
+    saved: dict[str, Any],
+) -> None:
+    """Say on stderr if the data would give a new run another `Spec`."""
+    try:
+        _, _, new = load(cfg)
+    except UserError as error:
+        print(f"a new run with these data would be refused: {error}", file=sys.stderr)
+        return
+    for name in spec_differences(new, saved):
+        values = f"was {saved[name]!s:.100}, and a new run's would be {getattr(new, name)!s:.100}"
+        print(f"the data have changed: Spec.{name} of the run {values}", file=sys.stderr)
 
 
 def load_test_split(
@@ -152,8 +171,11 @@ def _load(
     spec: Any,
 ) -> Any:
     """Load with the Spec of a run, if there is a parameter for it."""
-    takes_spec = "spec" in signature(load).parameters
-    return load(cfg, spec) if takes_spec else load(cfg)
+    return load(cfg, spec) if _takes_spec(load) else load(cfg)
+
+
+def _takes_spec(load: Callable[..., Any]) -> bool:
+    return "spec" in signature(load).parameters
 
 
 def describe_data(data: Any, train_set: Any, val_set: Any, spec: Any) -> list[str]:

@@ -34,6 +34,9 @@ def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
         if isinstance(value, Tensor) and value.numel() != 1:
             shape = f"of `forward` in model.py has the shape {tuple(value.shape)}"
             raise UserError(f"the {what} {shape}: return one number")
+    if torch.is_grad_enabled() and not loss.requires_grad:
+        none = "the loss of `forward` in model.py has no gradient"
+        raise UserError(f"{none}: make it from the outputs, such as outputs.sum() * 0 for nothing")
     sums = {}
     for name, (total, number) in metrics.items():
         sums[name] = (_or_zero(total, number), number)
@@ -63,6 +66,8 @@ class StepMean:
         count: Count = metrics["loss"][1]
         if isinstance(count, Tensor):
             count = count.detach().squeeze()
+            if count.dtype in (torch.bfloat16, torch.float16):
+                count = count.float()  # as sums of counts must be exact
         if is_first:
             self.micro_batches = 0
             self.total: Count = 0
