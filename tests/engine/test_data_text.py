@@ -72,7 +72,12 @@ def test_names_of_files_and_folders_are_splits(
     p: Package, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     data = p.data
-    cfg = data.DataConfig(path=tmp_path, context=8, test_fraction=0.5, val_fraction=0.2)
+    cfg = data.DataConfig(
+        path=tmp_path,
+        context=8,
+        test_fraction=0.5,
+        val_fraction=0.2,
+    )
     write(tmp_path, {name: bytes([60 + n]) * 99 for n, name in enumerate(names)})
     loaded = [*data.load(cfg)[:2], data.load_test(cfg)]
     assert [part.tensors[0].unique().tolist() for part in loaded] == [[60], [61], [62]]
@@ -87,7 +92,12 @@ def test_names_of_files_and_folders_are_splits(
 def test_files_of_code_are_no_splits(p: Package, tmp_path: Path) -> None:
     names = [f"{name}.py" for name in ("train_model", "test_model", "val", *map(str, range(40)))]
     write(tmp_path, dict.fromkeys(names, b"x" * 99))
-    train, val, _ = p.data.load(p.data.DataConfig(path=tmp_path, context=8, val_fraction=0.3))
+    cfg = p.data.DataConfig(
+        path=tmp_path,
+        context=8,
+        val_fraction=0.3,
+    )
+    train, val, _ = p.data.load(cfg)
     assert 0 < len(val) < len(train)
 
 
@@ -318,7 +328,11 @@ def test_a_description_counts_unknown_tokens(p: Package, tmp_path: Path) -> None
     ):
         tokenizer.save(str(tokens))
         write(tmp_path, {"a.txt": text.encode() * 800})
-        cfg = data.DataConfig(path=tmp_path / "a.txt", context=8, tokenizer=str(tokens))
+        cfg = data.DataConfig(
+            path=tmp_path / "a.txt",
+            context=8,
+            tokenizer=str(tokens),
+        )
         lines = data.describe(*data.load(cfg))[1:]
         unknown = f"{percent} of the training tokens are unknown to the tokenizer"
         assert lines == ([unknown] if percent else [])
