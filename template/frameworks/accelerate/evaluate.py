@@ -103,11 +103,11 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     """Return a run's config, its model with the best weights, its validation set, and the spec."""
     saved = record.read(folder).get("config")
     if saved is None:
-        missing = "it has no config.json"
+        missing = "it has no config.json that can be read"
         raise UserError(f"{folder} is not the folder of a run: {missing}")
     weights = folder / "best/model.safetensors"
     if not weights.exists():
-        raise UserError(f"{folder} has no validation yet: train for longer")
+        raise UserError(f"{folder} has no finite validation yet: train for longer")
     cfg = from_saved(Config, saved)
     train_set, val_set, spec = load_data(data, cfg.data, spec_of(folder))
     record.note_changes(folder, train_set)

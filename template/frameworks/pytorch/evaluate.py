@@ -22,7 +22,7 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     """Return a run's config, its model with the best weights, its validation set, and the spec."""
     saved = record.read(folder).get("config")
     if saved is None:
-        missing = "it has no config.json"
+        missing = "it has no config.json that can be read"
         raise errors.UserError(f"{folder} is not the folder of a run: {missing}")
     cfg = from_saved(Config, saved)
     best = checkpoint.best(folder)
