@@ -365,5 +365,10 @@ def test_foreign_checkpoint_is_one_line(
     p.run(tmp_path)
     last = f"--ckpt_path={tmp_path}/a/checkpoints/last.ckpt"
     with pytest.raises(SystemExit):
-        p.run(tmp_path, last, "--model.width=16")
+        p.run(
+            tmp_path,
+            last,
+            "--model.width=16",
+            command="validate",
+        )
     assert capsys.readouterr().err.endswith("other weights than model.py\n")

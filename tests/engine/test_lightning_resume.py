@@ -364,6 +364,27 @@ def test_resumed_run_with_other_options_is_one_line(
     assert "config.json is missing or damaged: options are not" in say.call_args.args[0]
 
 
+def test_changed_options_are_named_before_the_steps_and_weights_that_follow_from_them(
+    p: Project,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    p.run(tmp_path, "--trainer.max_epochs=1", "--trainer.max_steps=-1")
+    with pytest.raises(SystemExit):
+        p.run(
+            tmp_path,
+            "--trainer.max_epochs=1",
+            "--trainer.max_steps=-1",
+            "--data.batch_size=8",
+            "--model.size=wide",
+            "--ckpt_path=last",
+        )
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "/a was trained with model.size=" in last
+    assert ", and not wide; " in last
+    assert "; data.batch_size=16, and not 8: put back what it was" in last
+
+
 class Code:
     """Creates a file when it is unpickled."""
 

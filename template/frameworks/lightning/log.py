@@ -50,30 +50,34 @@ class RunLog(SaveConfigCallback):
         for logger in trainer.loggers:
             logger.log_hyperparams(self.options)
 
-    def on_load_checkpoint(
-        self,
-        trainer: Any,
-        pl_module: LightningModule,
-        checkpoint: dict[str, Any],
-    ) -> None:
+    def compare(self, trainer: Any) -> None:
         """Refuse to resume with other options: the optimizer's state has the old ones."""
         file = Path(trainer.log_dir) / "config.json"
         recorded = _read(file).get("config")
-        if not trainer.training:
-            return
         if recorded is None:
             rank_zero_info(
                 f"{file} is missing or damaged: options are not compared with those of before"
             )
             return
         before = _training_options(recorded)
+        changes = []
         for name, value in _training_options(self.options).items():
             if value != before.get(name):
-                raise UserError(
-                    f"{file.parent} was trained with {name}={before.get(name)}, and not {value}: "
-                    "put back what it was, or use another trainer.logger.version"
-                )
-        if trainer.datamodule.changes:
+                changes.append(f"{name}={before.get(name)}, and not {value}")
+        if changes:
+            raise UserError(
+                f"{file.parent} was trained with {'; '.join(changes)}: "
+                "put back what it was, or use another trainer.logger.version"
+            )
+
+    def on_load_checkpoint(
+        self,
+        trainer: Any,
+        pl_module: LightningModule,
+        checkpoint: dict[str, Any],
+    ) -> None:
+        """Refuse to resume with other data."""
+        if trainer.training and trainer.datamodule.changes:
             raise UserError(f"{trainer.datamodule.changes}: put the data back, or train a new run")
 
     def on_train_start(

@@ -15,6 +15,7 @@ from .contracts import parameter_groups
 from .data import Prepare
 from .datamodule import Data
 from .errors import UserError
+from .log import RunLog
 from .loss import Count, StepMean, check_names, compute_loss
 from .metrics import Means
 from .model import ModelConfig, build
@@ -152,10 +153,17 @@ class Model(LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse to resume a run with more steps than its schedule has."""
-        if not self.trainer.training:
+        """Refuse to resume a run with other options, or more steps than its schedule has.
+
+        Lightning loads the weights after this.
+        """
+        trainer: Any = self.trainer
+        if not trainer.training:
             return
-        steps = self.trainer.estimated_stepping_batches
+        for callback in trainer.callbacks:
+            if isinstance(callback, RunLog):
+                callback.compare(trainer)
+        steps = trainer.estimated_stepping_batches
         for schedule in checkpoint.get("lr_schedulers", []):
             planned = schedule.get("total_steps", steps)
             if planned < steps:
