@@ -369,7 +369,9 @@ def test_changed_options_are_named_before_the_steps_and_weights_that_follow_from
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """A refused run also keeps its config.yaml, from which it is evaluated."""
     p.run(tmp_path, "--trainer.max_epochs=1", "--trainer.max_steps=-1")
+    config = (tmp_path / "a/config.yaml").read_text()
     with pytest.raises(SystemExit):
         p.run(
             tmp_path,
@@ -383,6 +385,7 @@ def test_changed_options_are_named_before_the_steps_and_weights_that_follow_from
     assert "/a was trained with model.size=" in last
     assert ", and not wide; " in last
     assert "; data.batch_size=16, and not 8: put back what it was" in last
+    assert (tmp_path / "a/config.yaml").read_text() == config
 
 
 class Code:

@@ -50,6 +50,14 @@ class RunLog(SaveConfigCallback):
         for logger in trainer.loggers:
             logger.log_hyperparams(self.options)
 
+    def setup(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        stage: str,
+    ) -> None:
+        """Write no config.yaml yet, as a run that is refused keeps the one it has."""
+
     def compare(self, trainer: Any) -> None:
         """Refuse to resume with other options: the optimizer's state has the old ones."""
         file = Path(trainer.log_dir) / "config.json"
@@ -85,6 +93,7 @@ class RunLog(SaveConfigCallback):
         trainer: Any,
         pl_module: LightningModule,
     ) -> None:
+        super().setup(trainer, pl_module, "fit")
         self.file = Path(trainer.log_dir) / "metrics.jsonl"
         self.started = time.perf_counter()
         self._begin_interval(trainer)
