@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from counted import BATCH, UNEVEN, check, check_row, expected, gradients, options
-from engine import TINY, MakePackage, Package
+from engine import TINY, MakePackage, Package, summary
 from lightning_runs import IGNORED, LightningProject, column, rows, saved
 from lightning_runs import Project as WithLightning
 from matrix import EVERY, MODELS, ROOT
@@ -190,7 +190,7 @@ def test_gradient_of_a_step_is_that_of_the_mean_over_all_that_counts(
         f"--model.kind={kind}",
         *several,
     )
-    tiny.finish(
+    printed = tiny.finish(
         tmp_path,
         *step,
         ranks=ranks,
@@ -200,6 +200,10 @@ def test_gradient_of_a_step_is_that_of_the_mean_over_all_that_counts(
     check(gradients(saved(tmp_path)["optimizer_states"][0]), wanted)
     check_row(rows(tmp_path)[0], wanted)
     assert all(math.isnan(row["loss"]) for row in rows(tmp_path, "val")), "nothing counts"
+    line = "val/loss is nan in the validation of step 1, which is not counted as the best\n"
+    assert printed.count(line) == 1
+    assert [file.name for file in (tmp_path / "a/checkpoints").iterdir()] == ["last.ckpt"]
+    assert summary(tmp_path)["best"] is None
 
 
 def test_clipping_sees_the_gradient_of_the_step(tiny: WithLightning, tmp_path: Path) -> None:

@@ -266,6 +266,19 @@ def test_last_weights_are_saved_and_a_damaged_checkpoint_is_one_line(
         assert capsys.readouterr().err.endswith("give another checkpoint as --ckpt_path\n")
 
 
+def test_best_validation_has_its_name_of_0_4_0_in_a_checkpoint(
+    p: Project,
+    tmp_path: Path,
+) -> None:
+    """So an older run that is resumed still knows it."""
+    best, _ = p.run(tmp_path).trainer.checkpoint_callbacks
+    last = torch.load(tmp_path / "a/checkpoints/last.ckpt", weights_only=True)
+    before = p.log.ModelCheckpoint(monitor=best.monitor, mode=best.mode)
+    scores = column(tmp_path, best.monitor.removeprefix("val/"), "val")
+    kept = last["callbacks"][before.state_key]["best_model_score"].item()
+    assert kept == (max if best.mode == "max" else min)(scores)
+
+
 def test_checkpoint_decides_the_spec(
     p: Project,
     tmp_path: Path,

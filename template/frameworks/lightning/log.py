@@ -17,6 +17,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor
 
 from .errors import UserError
 from .summary import describe_versions, keep_rows, write_summary, write_text
@@ -190,6 +191,23 @@ class RunLog(SaveConfigCallback):
         }
         text = json.dumps(record, indent=2)
         write_text(file, f"{text}\n")
+
+
+class BestModelCheckpoint(ModelCheckpoint):
+    """Saves best.ckpt after the best validation; ModelCheckpoint also counts NaN as the best."""
+
+    @property
+    def state_key(self) -> str:
+        """The name of its state in a checkpoint: that of ModelCheckpoint, as 0.4.0 used it."""
+        return super().state_key.removeprefix("Best")
+
+    def check_monitor_top_k(self, trainer: Any, current: Tensor | None = None) -> bool:
+        """Return whether a validation is among the best."""
+        if current is None or current.isfinite():
+            return super().check_monitor_top_k(trainer, current)
+        what = f"{self.monitor} is {current} in the validation of step {trainer.global_step:,}"
+        rank_zero_info(f"{what}, which is not counted as the best")
+        return False
 
 
 class LastModelCheckpoint(ModelCheckpoint):
