@@ -211,6 +211,19 @@ def test_saved_index_that_may_count_rows_is_ignored(p: Package, tmp_path: Path) 
             assert p.data.load(cfg)[2].numeric == ("a",)
 
 
+def test_codes_in_late_rows_are_categories(p: Package, tmp_path: Path) -> None:
+    codes = [str(1000 + row % 3) for row in range(10_500)]
+    codes += [f"0{100 + row % 3}" for row in range(60)]
+    numbers = [row % 7 for row in range(len(codes))]
+    labels = ["xy"[row % 2] for row in range(len(codes))]
+    file = tmp_path / "a.csv"
+    frame = pd.DataFrame({"zip": codes, "a": numbers, "label": labels})
+    for columns in (["zip", "a", "label"], ["a", "zip", "label"], ["a", "label", "zip"]):
+        frame[columns].to_csv(file, index=False)
+        spec = p.data.load(p.data.DataConfig(path=file, target="label"))[2]
+        assert spec.categorical == ("zip",)
+
+
 def test_saved_index_of_words_is_a_column(p: Package, tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": range(ROWS), "label": LABELS}, index=["u", "v", "w"] * (ROWS // 3))
     frame.to_csv(tmp_path / "a.csv")
@@ -584,6 +597,7 @@ def test_parquet_says_the_kind_of_a_column(
         ("a,c,label\n1,u,\n2,u,y\n", {}, "the target label has no value in row 2"),
         ("a,c,label\n,7, x \n2,new,y\n", {}, ""),
         ("a;c;label\n1;u;x\n", {}, ""),
+        (csv_of(lambda row: ""), {}, "data.KEY has no value in column 'a', and the training has"),
     ],
 )
 @pytest.mark.parametrize("key", ["val_path", "test_path", "path"])

@@ -38,7 +38,7 @@ VALUE = re.compile(r"[-+.,:/\s0-9]+")
 UNNAMED = re.compile(r"Unnamed: \d+")
 """What pandas calls a column without a name, such as the index of a table that is saved again."""
 SAMPLE = 10_000
-"""Rows of CSV that show which columns are codes."""
+"""Rows of CSV that show which columns are codes in quotes."""
 
 
 class Format(Protocol):
@@ -112,7 +112,8 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
         "skipinitialspace": True,
         "low_memory": False,
     }
-    first: pd.DataFrame = pd.read_csv(io.BytesIO(content), nrows=SAMPLE, dtype=str, **options)
+    rows = None if _may_have_codes(text, separator) else SAMPLE
+    first: pd.DataFrame = pd.read_csv(io.BytesIO(content), nrows=rows, dtype=str, **options)
     codes = [name for name in names if _are_codes(first[name].dropna())]
     dtypes = dict.fromkeys(codes, str)
     table: pd.DataFrame = pd.read_csv(io.BytesIO(content), dtype=dtypes, **options)
@@ -163,6 +164,13 @@ def _read_text(file: Path, encoding: str) -> tuple[bytes, str]:
     if plain == text:
         return content, text
     return plain.encode(encoding), plain
+
+
+def _may_have_codes(text: str, separator: str) -> bool:
+    """Whether a cell in any row has only digits, of which the first is a zero."""
+    cell = rf"0[0-9]+[{re.escape(separator)}\r\n]"
+    begins = (re.escape(separator), "\n")  # two patterns, as each begins with a literal: faster
+    return any(re.search(begin + cell, text) for begin in begins)
 
 
 def _are_codes(cells: "pd.Series[str]") -> bool:

@@ -381,6 +381,12 @@ def _check_columns(
     known = {cfg.target, *_numbers_of(spec), *spec.categorical}
     for name in sorted(known.difference(table)):
         raise UserError(f"{key} has no column {name!r}, which the training has: add it")
+    is_file = getattr(cfg, key.removeprefix("data.")) is not None
+    for name in sorted(known):
+        if is_file and is_missing(table[name]).all():
+            raise UserError(
+                f"{key} has no value in column {name!r}, and the training has: add them"
+            )
     for name in table.columns.difference([*known, *cfg.ignore]):
         if not is_missing(table[name]).all():
             raise UserError(
