@@ -217,7 +217,13 @@ def test_codes_in_late_rows_are_categories(p: Package, tmp_path: Path) -> None:
     numbers = [row % 7 for row in range(len(codes))]
     labels = ["xy"[row % 2] for row in range(len(codes))]
     file = tmp_path / "a.csv"
-    frame = pd.DataFrame({"zip": codes, "a": numbers, "label": labels})
+    frame = pd.DataFrame(
+        {
+            "zip": codes,
+            "a": numbers,
+            "label": labels,
+        }
+    )
     for columns in (["zip", "a", "label"], ["a", "zip", "label"], ["a", "label", "zip"]):
         frame[columns].to_csv(file, index=False)
         spec = p.data.load(p.data.DataConfig(path=file, target="label"))[2]
@@ -225,7 +231,10 @@ def test_codes_in_late_rows_are_categories(p: Package, tmp_path: Path) -> None:
 
 
 def test_saved_index_of_words_is_a_column(p: Package, tmp_path: Path) -> None:
-    frame = pd.DataFrame({"a": range(ROWS), "label": LABELS}, index=["u", "v", "w"] * (ROWS // 3))
+    frame = pd.DataFrame(
+        {"a": range(ROWS), "label": LABELS},
+        index=["u", "v", "w"] * (ROWS // 3),
+    )
     frame.to_csv(tmp_path / "a.csv")
     frame.to_parquet(tmp_path / "a.parquet")
     for name in ("a.csv", "a.parquet"):
