@@ -65,9 +65,7 @@ class StepMean:
         """
         count: Count = metrics["loss"][1]
         if isinstance(count, Tensor):
-            count = count.detach().squeeze()
-            if count.dtype in (torch.bfloat16, torch.float16):
-                count = count.float()  # as sums of counts must be exact
+            count = _exact(count.detach().squeeze())
         if is_first:
             self.micro_batches = 0
             self.total: Count = 0
@@ -100,6 +98,12 @@ def check_names(names: list[str], mean_over_ranks: Callable[[Count], Count]) -> 
     if abs(mean - number) > 0.01:
         own = f"the metrics of this rank are {', '.join(names)}, and other ranks have others"
         raise UserError(f"{own}: let `forward` in model.py return the same names for each batch")
+
+
+def _exact(count: Tensor) -> Tensor:
+    """Return a count whose sums are exact, as those of 16 bits are not."""
+    has_16_bits = count.dtype in (torch.bfloat16, torch.float16)
+    return count.float() if has_16_bits else count
 
 
 def _or_zero(value: Any, count: Count) -> Any:
