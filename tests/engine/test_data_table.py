@@ -211,6 +211,21 @@ def test_saved_index_that_may_count_rows_is_ignored(p: Package, tmp_path: Path) 
             assert p.data.load(cfg)[2].numeric == ("a",)
 
 
+def test_column_without_a_value_for_validation_is_named(p: Package, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(GOOD)
+    (tmp_path / "b.csv").write_text(csv_of(lambda row: ""))
+    cfg = p.data.DataConfig(
+        path=tmp_path / "a.csv",
+        val_path=tmp_path / "b.csv",
+        target="label",
+        ignore=("id",),
+    )
+    with pytest.raises(p.errors.UserError, match="column 'a' is empty in data.val_path, but not"):
+        p.data.load(cfg)
+    (tmp_path / "a.csv").write_text(csv_of(lambda row: row if row % 3 == 0 else ""))
+    p.data.load(cfg)
+
+
 def test_codes_in_late_rows_are_categories(p: Package, tmp_path: Path) -> None:
     codes = [str(1000 + row % 3) for row in range(10_500)]
     codes += [f"0{100 + row % 3}" for row in range(60)]
@@ -230,16 +245,16 @@ def test_codes_in_late_rows_are_categories(p: Package, tmp_path: Path) -> None:
         assert spec.categorical == ("zip",)
 
 
-def test_saved_index_of_words_is_a_column(p: Package, tmp_path: Path) -> None:
+def test_saved_index_of_words_is_a_column_of_parquet(p: Package, tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {"a": range(ROWS), "label": LABELS},
         index=["u", "v", "w"] * (ROWS // 3),
     )
-    frame.to_csv(tmp_path / "a.csv")
+    frame.to_csv(tmp_path / "a.csv")  # where it has no name
     frame.to_parquet(tmp_path / "a.parquet")
-    for name in ("a.csv", "a.parquet"):
+    for name, expected in {"a.csv": (), "a.parquet": ("index",)}.items():
         cfg = p.data.DataConfig(path=tmp_path / name, target="label")
-        assert p.data.load(cfg)[2].categorical == ("index",)
+        assert p.data.load(cfg)[2].categorical == expected
 
 
 @pytest.mark.parametrize(
@@ -606,7 +621,6 @@ def test_parquet_says_the_kind_of_a_column(
         ("a,c,label\n1,u,\n2,u,y\n", {}, "the target label has no value in row 2"),
         ("a,c,label\n,7, x \n2,new,y\n", {}, ""),
         ("a;c;label\n1;u;x\n", {}, ""),
-        (csv_of(lambda row: ""), {}, "data.KEY has no value in column 'a', and the training has"),
     ],
 )
 @pytest.mark.parametrize("key", ["val_path", "test_path", "path"])

@@ -90,7 +90,7 @@ def test_names_of_files_and_folders_are_splits(
 
 
 def test_files_of_code_are_no_splits(p: Package, tmp_path: Path) -> None:
-    names = [f"{name}.py" for name in ("train_model", "test_model", "val", *map(str, range(40)))]
+    names = [f"{name}.py" for name in ("train", "test_model", "val", *map(str, range(40)))]
     write(tmp_path, dict.fromkeys(names, b"x" * 99))
     cfg = p.data.DataConfig(
         path=tmp_path,
@@ -185,11 +185,6 @@ REFUSED: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
         {"train/a": b"a" * 99, "val.txt": b"b" * 99, "more/c.md": b"c" * 99},
         {},
         "has text for train and val, and other files, such as c.md: move these out, or rename",
-    ),
-    "no text for training": (
-        {"val.txt": b"a" * 99, "test.txt": b"b" * 99},
-        {},
-        "has text for val and test, but none for train: add it",
     ),
     "an encoding of bytes": (
         {"a.txt": b"a" * 99},

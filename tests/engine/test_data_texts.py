@@ -461,8 +461,7 @@ def test_a_description_names_texts_with_several_labels(p: Package, tmp_path: Pat
 
 def test_a_description_counts_unknown_tokens(p: Package, tmp_path: Path) -> None:
     """A published vocabulary of another language makes one token of all that it lacks."""
-    numbers = {name: number for number, name in enumerate(("[PAD]", "[UNK]", "it"))}
-    words = Tokenizer(WordLevel(numbers, "[UNK]"))
+    words = Tokenizer(WordLevel({"[UNK]": 0, "it": 1}, "[UNK]"))  # 0 is also what pads
     words.pre_tokenizer = WhitespaceSplit()
     words.save(str(tmp_path / "words.json"))
     own = {"tokenizer": str(tmp_path / "words.json")}

@@ -301,7 +301,7 @@ def test_checkpoint_decides_the_spec(
     p.run(tmp_path, best, "--trainer.logger=false", command="validate")
     p.run(tmp_path, "--ckpt_path=last")
     p.evaluate.load_run(tmp_path / "a", torch.device("cpu"))
-    assert seen == [load(p.data.DataConfig())[2], None] * 3, "the second looks for changes"
+    assert seen == [None, load(p.data.DataConfig())[2]] * 3, "the first looks for changes"
 
     def load_fewer(cfg: Any, spec: Any = None) -> Any:
         train_set, val_set, own = load(cfg, spec)

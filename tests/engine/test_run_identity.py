@@ -318,7 +318,7 @@ def test_data_that_take_the_spec_get_the_saved_one(
     data.spec = data.make(classes=("dog", "wolf"), mean=(0.7,))
     p.train_here(tmp_path, *SIX)
     assert p.evaluate.load_run(tmp_path / "a", CPU)[3] == trained
-    assert data.given == [None, trained, None, trained, None]
+    assert data.given == [None, None, trained, None, trained]
     changed = (
         "the data have changed: Spec.mean of the run was (0.1,), and a new run's would be (0.7,)"
     )

@@ -392,7 +392,7 @@ def read_series(
 
     The first row has a value in each column, and the index are dates, if the file has any.
     """
-    cells = read_file(path, cfg, key)
+    cells = read_file(path, cfg, key, has_index=True)
     table = pd.DataFrame({name: tidy(cells[name]) for name in cells}, index=cells.index)
     if table.empty:
         raise UserError(f"{key}={path} has no rows below the names of the columns: add some")
@@ -495,13 +495,23 @@ def _find_dates(table: pd.DataFrame) -> "pd.Series[pd.Timestamp] | None":
             if _parse_dates(column.head(100), form).notna().mean() > 0.5:
                 parsed.append(_parse_dates(column, form))
         if not parsed and column.is_unique and column.str.contains(YEAR_OR_MONTH).all():
-            others = _parse_dates(column, "mixed")
-            parsed += [others] * bool(others.notna().mean() > 0.9)
+            parsed = _parse_other_dates(column)
         if parsed:  # 1/2/2024 has two formats
             dates = min(parsed, key=_oddity)
             _check_dates(dates)
             return dates
     return None
+
+
+def _parse_other_dates(texts: "pd.Series[str]") -> list["pd.Series[pd.Timestamp]"]:
+    """Return dates of any form, if they rise or fall from each row to the next."""
+    if _parse_dates(texts.head(100), "mixed").isna().any():
+        return []
+    dates = _parse_dates(texts, "mixed")
+    steps = dates.diff()[1:]
+    nothing = pd.Timedelta(0)
+    is_ordered = (steps > nothing).all() or (steps < nothing).all()
+    return [dates] if is_ordered else []
 
 
 def _oddity(dates: "pd.Series[pd.Timestamp]") -> tuple[int, int]:

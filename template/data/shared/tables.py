@@ -38,7 +38,7 @@ VALUE = re.compile(r"[-+.,:/\s0-9]+")
 UNNAMED = re.compile(r"Unnamed: \d+")
 """What pandas calls a column without a name, such as the index of a table that is saved again."""
 SAMPLE = 10_000
-"""Rows of CSV that show which columns are codes in quotes."""
+"""Rows of CSV that show which columns are codes."""
 
 
 class Format(Protocol):
@@ -58,9 +58,11 @@ def read_file(
     path: Path,
     cfg: Format,
     key: str,
+    has_index: bool = False,
 ) -> pd.DataFrame:
     """Return the columns of a file that have a name.
 
+    With `has_index`, a first column of CSV without a name, such as dates, is the column `index`.
     The index is the number of the row in the file, where the header of CSV is row 1.
     """
     kinds = ", ".join(SUFFIXES)
@@ -73,7 +75,7 @@ def read_file(
         raise UserError(f"{key}={path} is no table: give a file ({kinds})")
     try:
         if suffix != ".parquet":
-            return _read_csv(path, cfg)
+            return _read_csv(path, cfg, has_index)
         table = pd.read_parquet(path)
     except (OSError, ValueError) as error:
         why = str(error).strip().splitlines()[0].removeprefix("Error tokenizing data. C error: ")
@@ -89,7 +91,11 @@ def read_file(
     return table.set_axis(names, axis=1).set_axis(pd.RangeIndex(1, len(table) + 1))
 
 
-def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
+def _read_csv(
+    file: Path,
+    cfg: Format,
+    has_index: bool,
+) -> pd.DataFrame:
     content, text = _read_text(file, cfg.encoding)
     header, separator = _find_header(file, text, cfg)
     given = [name for name in header if name]
@@ -101,6 +107,24 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
         )
     # pandas needs a name for each column; other names do not begin with a blank
     names = [name or f" {number}" for number, name in enumerate(header)]
+    table = _parse_csv(content, text, names, separator, cfg)
+    if has_index and not header[0] and "index" not in names:
+        table = table.rename(columns={names[0]: "index"})
+    named = _drop_unnamed(table, file, separator)
+    last = list(table).index(named.columns[-1]) if len(named.columns) else 0
+    if table.iloc[:, last].isna().any():  # also where a row ends before
+        _refuse_short_rows(file, text, separator, last + 1)
+    return named
+
+
+def _parse_csv(
+    content: bytes,
+    text: str,
+    names: list[str],
+    separator: str,
+    cfg: Format,
+) -> pd.DataFrame:
+    """Return the rows below the header; columns of codes, such as 01234, are text."""
     options: dict[str, Any] = {
         "sep": separator,
         "decimal": "," if cfg.decimal == "comma" else ".",
@@ -112,17 +136,16 @@ def _read_csv(file: Path, cfg: Format) -> pd.DataFrame:
         "skipinitialspace": True,
         "low_memory": False,
     }
-    rows = None if _may_have_codes(text, separator) else SAMPLE
-    first: pd.DataFrame = pd.read_csv(io.BytesIO(content), nrows=rows, dtype=str, **options)
+    first: pd.DataFrame = pd.read_csv(io.BytesIO(content), nrows=SAMPLE, dtype=str, **options)
     codes = [name for name in names if _are_codes(first[name].dropna())]
     dtypes = dict.fromkeys(codes, str)
     table: pd.DataFrame = pd.read_csv(io.BytesIO(content), dtype=dtypes, **options)
-    table = table.set_axis(pd.RangeIndex(2, len(table) + 2))
-    named = _drop_unnamed(table, file, separator)
-    last = names.index(named.columns[-1]) if len(named.columns) else 0
-    if table.iloc[:, last].isna().any():  # also where a row ends before
-        _refuse_short_rows(file, text, separator, last + 1)
-    return named
+    if len(table) > SAMPLE and _may_have_codes(text, separator):
+        whole = [name for name in names if is_integer_dtype(table[name])]
+        cells = pd.read_csv(io.BytesIO(content), usecols=whole, dtype=str, **options)
+        for name in whole:
+            table[name] = cells[name] if _are_codes(cells[name]) else table[name]
+    return table.set_axis(pd.RangeIndex(2, len(table) + 2))
 
 
 def _drop_unnamed(
@@ -130,22 +153,18 @@ def _drop_unnamed(
     file: Path,
     separator: str,
 ) -> pd.DataFrame:
-    """Return the columns that have a name, and values without one if they are in the first column.
+    """Return the columns with a name; one without, other than the first, must have no values.
 
-    These are the index, unless they are whole numbers, which may only count the rows.
+    A column that pandas has named, as an index is saved again, may only count the rows.
     """
     columns = {}
     for number, name in enumerate(map(str, table)):
         column = table[name]
-        has_name = not name.startswith(" ")
-        may_count = UNNAMED.fullmatch(name) or (number == 0 and not has_name)
-        if may_count and (is_integer_dtype(column) or column.isna().all()):
+        if UNNAMED.fullmatch(name) and is_integer_dtype(column):
             continue
-        if has_name:
+        if not name.startswith(" ") and not (UNNAMED.fullmatch(name) and column.isna().all()):
             columns[name] = column
-        elif number == 0 and "index" not in table:
-            columns["index"] = column
-        elif column.notna().any():
+        elif number and column.notna().any():
             raise UserError(
                 f"row {first_row(column.notna())} of {file} has more cells than the header has "
                 "names: let the first line be the names of all columns, quote cells that contain "

@@ -60,8 +60,8 @@ def own_files(path: Path, pattern: str = "*") -> Files:
     """Return a file, or the files of a folder that match the pattern, at any depth.
 
     Names such as wiki.train.txt or val/a.txt are splits, if there are some for `train` and for
-    another split, and no other files. Otherwise all files are for training, but other files beside
-    train and val are an error. Linked folders are left out.
+    another split, and no other files. Otherwise all files are for training; but other files beside
+    `train` and `val` are an error. Linked folders are left out.
     """
     if path == Path():  # also that of an empty string, as of a variable that is not set
         raise UserError("data.path is empty, or the current folder: give the folder's name")
@@ -89,22 +89,18 @@ def _named_splits(files: list[Path], folder: Path) -> Files:
     folder = Path(os.path.commonpath([file.parent for file in files]))
     splits: Files = {"train": [], "val": [], "test": []}
     others: list[Path] = []
-    exact = set()
     for file in files:
         name = file.relative_to(folder).parts[0].lower()
         words = [word for word in re.split(r"[^a-z]+", name) if word in SPLITS]
+        words = [] if name.endswith(".py") else words
         group = splits[SPLITS[words[0]]] if words else others
         group.append(file)
-        exact.add(SPLITS.get(name.partition(".")[0], ""))
-    given = [split for split, chosen in splits.items() if chosen]
-    are_exact = exact.issuperset(given)
-    if len(given) < 2 or (others and not are_exact):
-        return {"train": files, "val": [], "test": []}
-    if others:
+    has_val = splits["train"] and splits["val"]
+    if has_val and others:
         raise UserError(
-            f"data.path={folder} has text for {' and '.join(given)}, and other files, such as "
+            f"data.path={folder} has text for train and val, and other files, such as "
             f"{others[0].name}: move these out, or rename those of the splits"
         )
-    if not splits["train"]:
-        raise UserError(f"data.path={folder} has text for val and test, but none for train: add it")
-    return splits
+    if has_val or (splits["train"] and splits["test"] and not others):
+        return splits
+    return {"train": files, "val": [], "test": []}

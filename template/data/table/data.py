@@ -285,6 +285,7 @@ def _read(cfg: DataConfig) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
         splits = _split_by_content(table, cfg)
     if cfg.val_path is not None:
         splits["val"] = read_table(cfg.val_path, cfg, "data.val_path")
+        _refuse_empty_columns(splits["train"], splits["val"], cfg)
         only_target = replace(cfg, categorical=(), ignore=())
         _check_config(splits["val"], only_target, f"data.val_path={cfg.val_path}")
     for split, name in (("train", "training"), ("val", "validation")):
@@ -294,6 +295,20 @@ def _read(cfg: DataConfig) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
                 "add rows, change data.val_fraction, or give data.val_path"
             )
     return table, splits
+
+
+def _refuse_empty_columns(
+    train: pd.DataFrame,
+    val: pd.DataFrame,
+    cfg: DataConfig,
+) -> None:
+    """Refuse a file for validation without a value in a column that most training rows have."""
+    for name in train.columns.intersection(val.columns).difference([*cfg.ignore]):
+        if is_missing(val[name]).all() and is_missing(train[name]).mean() < 0.5:
+            raise UserError(
+                f"column {name!r} is empty in data.val_path, but not in the training data: fill "
+                "it, or add it to data.ignore"
+            )
 
 
 def _split_by_content(
@@ -381,12 +396,6 @@ def _check_columns(
     known = {cfg.target, *_numbers_of(spec), *spec.categorical}
     for name in sorted(known.difference(table)):
         raise UserError(f"{key} has no column {name!r}, which the training has: add it")
-    is_file = getattr(cfg, key.removeprefix("data.")) is not None
-    for name in sorted(known):
-        if is_file and is_missing(table[name]).all():
-            raise UserError(
-                f"{key} has no value in column {name!r}, and the training has: add them"
-            )
     for name in table.columns.difference([*known, *cfg.ignore]):
         if not is_missing(table[name]).all():
             raise UserError(

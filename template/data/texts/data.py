@@ -174,7 +174,10 @@ def describe(
         f"{spec.vocabulary:,} tokens in the vocabulary; {full:,} of {len(lengths):,} training "
         f"texts have {spec.length} tokens (data.length), or are cut to them",
     ]
-    unknown = (train_set.tensors[0] == _unknown_token(spec.tokenizer)).sum() / lengths.sum()
+    tokens = train_set.tensors[0]
+    is_text = torch.arange(tokens.shape[1]) < lengths.unsqueeze(1)
+    is_unknown = is_text & (tokens == _unknown_token(spec.tokenizer))
+    unknown = is_unknown.sum() / lengths.sum()
     if unknown > 0:
         lines.append(f"{unknown:.2%} of the training tokens are unknown to the tokenizer")
     return lines

@@ -122,13 +122,13 @@ def load_data(
         reason = str(error).removeprefix("Spec.__init__() ")
         other = f"the Spec of data.py is not that of the run ({reason})"
         raise UserError(f"{other}: put it back, or train a new run") from None
+    if _takes_spec(data.load) and launched_rank()[0] == 0:
+        _say_changes(data.load, cfg, saved)
     train_set, val_set, own = _load(data.load, cfg, spec)
     for name in spec_differences(own, saved):
         values = f"{getattr(own, name)!s:.100}, and the run was trained with {saved[name]!s:.100}"
         back = "put the data of the run back, or train a new run"
         raise UserError(f"Spec.{name} of data.py is {values}: {back}")
-    if _takes_spec(data.load) and launched_rank()[0] == 0:
-        _say_changes(data.load, cfg, saved)
     return train_set, val_set, spec
 
 
@@ -139,9 +139,9 @@ def _say_changes(
 ) -> None:
     """Say on stderr if the data would give a new run another `Spec`."""
     try:
-        _, _, new = load(cfg)
-    except UserError as error:
-        print(f"a new run with these data would be refused: {error}", file=sys.stderr)
+        new = load(cfg)[2]
+    except Exception as error:  # as the data may be fit for this run only
+        print(f"a new run with these data would fail: {error}", file=sys.stderr)
         return
     for name in spec_differences(new, saved):
         values = f"was {saved[name]!s:.100}, and a new run's would be {getattr(new, name)!s:.100}"
