@@ -95,8 +95,9 @@ class Texts(TensorDataset):
         self,
         frame: pd.DataFrame,
         spec: Spec,
+        notes: list[str] | None = None,
     ) -> None:
-        self.several_labels = _find_several_labels(frame)
+        self.notes = notes or []
         tokens, lengths = encode(frame["text"].tolist(), spec)
         labels = pd.Index(spec.classes).get_indexer(pd.Index(frame["label"]))
         super().__init__(
@@ -139,7 +140,8 @@ def load(
     """
     train, val, _ = _read(cfg, spec)
     spec = spec or _make_spec(train, cfg)
-    return Texts(train, spec), Texts(val, spec), spec
+    train_set = Texts(train, spec, _find_several_labels(train))
+    return train_set, Texts(val, spec), spec
 
 
 def load_test(
@@ -170,7 +172,7 @@ def describe(
     lines = [
         f"{len(names)} classes: {listed(counts)} for training + validation",
         *_similar(names),
-        *train_set.several_labels,
+        *train_set.notes,
         f"{spec.vocabulary:,} tokens in the vocabulary; {full:,} of {len(lengths):,} training "
         f"texts have {spec.length} tokens (data.length), or are cut to them",
     ]
