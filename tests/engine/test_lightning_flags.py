@@ -351,6 +351,16 @@ def test_wrong_file_is_one_line(
     assert message in line
 
 
+def test_empty_files_and_sections_have_no_effect(p: Project, tmp_path: Path) -> None:
+    options = []
+    texts = ("", "# later", "data:", "model:\ndata:\n", "data:\nmodel: {lr: 0.2}", "trainer: {}")
+    for index, text in enumerate(texts):
+        file = tmp_path / f"{index}.yaml"
+        file.write_text(text)
+        options.append(f"--config={file}")
+    assert p.run(tmp_path, *options).config["fit"]["model"]["lr"] == 0.2
+
+
 def test_foreign_checkpoint_is_one_line(
     p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

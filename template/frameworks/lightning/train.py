@@ -24,7 +24,8 @@ from typing import Any, Literal, get_type_hints
 
 import torch
 import torch.distributed as dist
-from jsonargparse import Namespace, set_parsing_settings
+import yaml
+from jsonargparse import Namespace, get_loader, set_loader, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -48,6 +49,7 @@ EXPECTED_WARNINGS = (
     "dataloader is not resumable",  # the data module is
     "accumulate the metric across devices",  # Means does
 )
+SECTIONS = ("model", "data", "trainer")
 INTERVALS = {
     "seed_everything": "[0, 4294967295]",
     "data.batch_size": "[1, inf)",
@@ -65,11 +67,14 @@ INTERVALS = {
 }
 """Of options, as Lightning's parser knows no ranges."""
 
+read_yaml = get_loader("yaml")
+
 
 class CLI(LightningCLI):
     """LightningCLI with the sizes of model.py, and the `Spec` of a checkpoint."""
 
     def init_parser(self, **options: Any) -> LightningArgumentParser:
+        set_loader("yaml", read_config, (yaml.YAMLError,))
         return super().init_parser(exit_on_error=False, allow_abbrev=False, **options)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -178,6 +183,17 @@ def describe(checkpoint: dict[str, Any]) -> str:
     return line
 
 
+def read_config(text: str, path: str = "") -> Any:
+    """Return what a text has in YAML; of a file at a path, without the sections that are empty."""
+    value = read_yaml(text)
+    if not path:
+        return value
+    sections = value if isinstance(value, dict) else {}
+    return {
+        name: keys for name, keys in sections.items() if keys is not None or name not in SECTIONS
+    }
+
+
 def check_words(words: list[str]) -> None:
     """Refuse a misread value, on the command line or in a file, and a section that stands twice."""
     types = option_types()
@@ -189,14 +205,8 @@ def check_words(words: list[str]) -> None:
         place = ""
         if word.startswith("--config"):
             sections = load(value)
-            if not sections:
-                raise UserError(f"{value} is empty: leave out --config {value}")
-            read = ("model", "data", "trainer")
-            own = {name: keys for name, keys in sections.items() if name in read}
-            if None in own.values():
-                raise UserError(f"{value} has a section without keys: remove it, or add keys")
             place = f" in {value}"
-            given = flat(own, place)
+            given = flat({name: sections[name] for name in SECTIONS if name in sections}, place)
         for name, value in given.items():
             try:
                 as_text(value, types.get(name, str))
