@@ -202,6 +202,11 @@ def falling(form: str) -> str:
         ),
         (csv_of(lambda row: 20240101 + row // 9, lambda row: row), {}, "1 columns: load"),
         (
+            csv_of(lambda row: 20240101 + row // 28 * 100 + row % 28, lambda row: row % 7, "a,b,c"),
+            {},
+            "1 columns: a; left out: c\ntraining: 2024-01-01",
+        ),
+        (
             csv_of(date=lambda row: row).replace("dry", "Jan 2024"),
             {},
             "1 columns: load; left out: when, note\ntraining: rows 2",

@@ -487,9 +487,11 @@ def _find_dates(table: pd.DataFrame) -> "pd.Series[pd.Timestamp] | None":
     for place, name in enumerate(table):
         column = table[name]
         if is_numeric_dtype(column):
-            if place > 0 or not column.dropna().between(19000101, 21001231).all():
+            if not column.dropna().between(19000101, 21001231).all():
                 continue
             column = as_texts(column)  # 20240131 may be a date
+            if place > 0 and not _rises(_parse_dates(column, "%Y%m%d")).all():
+                continue
         parsed = []
         for form in FORMS if place > 0 else FIRST_FORMS:
             if _parse_dates(column.head(100), form).notna().mean() > 0.5:
