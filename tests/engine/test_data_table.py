@@ -526,7 +526,7 @@ def test_validation_file_that_does_not_fit_the_training_is_named(
         ),
         ("a,label\n1,.5\n2,1.5\n3,2.5\n", {"ignore": ()}, "in each row for validation (1 rows)"),
         ("a,label\n" + "1,x\n2,y\n" * 9, {"ignore": ()}, " in each row for training (9 rows)"),
-        ("a,label\n", {"ignore": ()}, "none of the 0 rows is for training"),
+        ("a,label\n", {"ignore": ()}, "has no rows below the names of the columns"),
         ("\n\n", {}, "FILE (it is empty)"),
         (
             "a,label\n1,5,x\n2,5,y\n",
@@ -619,6 +619,7 @@ def test_parquet_says_the_kind_of_a_column(
         ("a,c,label\n1e39,u,x\n", {}, "column a: 1e+39 in row 2 is too large"),
         ("a,c,label\n1,u,x\n2,u,z\n", {}, "column label: the class 'z' in row 3 is none of the"),
         ("a,c,label\n1,u,\n2,u,y\n", {}, "the target label has no value in row 2"),
+        ("a,c,label\n", {}, "other.csv has no rows below the names of the columns"),
         ("a,c,label\n,7, x \n2,new,y\n", {}, ""),
         ("a;c;label\n1;u;x\n", {}, ""),
     ],

@@ -394,8 +394,6 @@ def read_series(
     """
     cells = read_file(path, cfg, key, has_index=True)
     table = pd.DataFrame({name: tidy(cells[name]) for name in cells}, index=cells.index)
-    if table.empty:
-        raise UserError(f"{key}={path} has no rows below the names of the columns: add some")
     dates = _find_dates(table)
     columns = {}
     for name in names or _find_columns(table, dates, cfg):

@@ -74,20 +74,26 @@ def read_file(
     if path.is_dir() or suffix not in SUFFIXES:
         raise UserError(f"{key}={path} is no table: give a file ({kinds})")
     try:
-        if suffix != ".parquet":
-            return _read_csv(path, cfg, has_index)
-        table = pd.read_parquet(path)
+        is_parquet = suffix == ".parquet"
+        table = _read_parquet(path) if is_parquet else _read_csv(path, cfg, has_index)
     except (OSError, ValueError) as error:
         why = str(error).strip().splitlines()[0].removeprefix("Error tokenizing data. C error: ")
         fix = "let the first line be the names of all columns, quote cells, or set data.separator"
-        if suffix == ".parquet":
+        if is_parquet:
             fix = "write it again, with a name for each column"
         raise UserError(f"cannot read the table {path} ({why}): {fix}") from error
+    if table.index.empty:
+        raise UserError(f"{key}={path} has no rows below the names of the columns: add some")
+    return table
+
+
+def _read_parquet(file: Path) -> pd.DataFrame:
+    table = pd.read_parquet(file)
     if not isinstance(table.index, pd.RangeIndex):  # such as dates
         is_counter = table.index.name is None and is_integer_dtype(table.index)
         table = table.reset_index(drop=is_counter)
     names = [str(name) for name in table.columns]
-    _check_names(names, path)
+    _check_names(names, file)
     return table.set_axis(names, axis=1).set_axis(pd.RangeIndex(1, len(table) + 1))
 
 
@@ -355,7 +361,8 @@ def find_categories(column: "pd.Series[Any]") -> tuple[str, ...]:
         row = first_row(is_rare)
         raise UserError(
             f"column {column.name}: {texts[row]!r:.40} in row {row}, like most values, is in "
-            "fewer than 3 rows, so it is no category: add the column to data.ignore"
+            "fewer than 3 rows, so it is no category: add the column to data.ignore, "
+            "and not to data.categorical"
         )
     return tuple(sorted(frequent))
 
