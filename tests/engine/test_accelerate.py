@@ -308,6 +308,15 @@ def test_a_thread_watches_the_signals_of_a_run(tiny: Package) -> None:
         assert signal.set_wakeup_fd(-1) > 0
 
 
+def test_environment_does_not_change_the_accumulation_of_the_config(
+    tiny: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    cfg = tiny.config.parse(tiny.config.Config, ["--run.device=cpu"])
+    tiny.accelerator.join("cpu")
+    assert tiny.accelerator.create(cfg).gradient_accumulation_steps == 1
+
+
 def test_metric_that_is_nan_in_one_class_is_nan(tiny: Package) -> None:
     """It is no class without a count."""
     cpu = torch.device("cpu")

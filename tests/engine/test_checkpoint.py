@@ -131,6 +131,19 @@ def test_best_validation_is_by_the_monitor(p: Package, tmp_path: Path, mode: str
     assert json.loads((tmp_path / "a/checkpoints/best.json").read_text())["step"] == best["step"]
 
 
+def test_each_metric_that_is_not_finite_is_named(
+    p: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = p.distributed.World(0, 1, torch.device("cpu"))
+    made = p.checkpoint.Checkpoints(tmp_path, 1, world)
+    made.folder.mkdir()
+    made.record_best(3, {"loss": 1.0, "score": float("nan")}, "loss", None)
+    assert capsys.readouterr().out == (
+        "warning: score is nan in the validation of step 3, which is never the best value\n"
+    )
+    assert json.loads((made.folder / "best.json").read_text())["step"] == 3
+
+
 def test_two_processes_that_start_one_run_are_one_run_and_one_line(
     p: Package, tmp_path: Path
 ) -> None:

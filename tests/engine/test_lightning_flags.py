@@ -327,6 +327,15 @@ def test_wrong_option_is_one_line(
     assert message in line
 
 
+def test_more_batches_between_validations_than_in_an_epoch_are_one_line(
+    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--trainer.val_check_interval=999", "--trainer.check_val_every_n_epoch=1")
+    with pytest.raises(SystemExit):
+        p.run(tmp_path, *options)
+    assert "error: `val_check_interval` (999) must be less than" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -359,6 +368,16 @@ def test_empty_files_and_sections_have_no_effect(p: Project, tmp_path: Path) -> 
         file.write_text(text)
         options.append(f"--config={file}")
     assert p.run(tmp_path, *options).config["fit"]["model"]["lr"] == 0.2
+
+
+def test_options_of_the_command_line_override_files_after_them(p: Project, tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("model: {lr: 0.2, beta2: 0.9}\ntrainer: {max_steps: 4}")
+    words = ["--model.lr=0.1", "--trainer.max_epochs=1", "--trainer.limit_train_batches=5"]
+    cli = p.run(tmp_path, *words, "--config", str(file))
+    model = cli.config["fit"]["model"]
+    assert (model["lr"], model["beta2"]) == (0.1, 0.9)
+    assert cli.trainer.global_step == 5, "one epoch, and not the 4 steps of the file"
 
 
 def test_foreign_checkpoint_is_one_line(

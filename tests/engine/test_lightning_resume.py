@@ -1,6 +1,7 @@
 """A Lightning run that was killed, or stopped by SLURM, and resumed; checkpoints with code."""
 
 import dataclasses
+import json
 import os
 import random
 import shutil
@@ -330,20 +331,19 @@ def test_checkpoint_decides_the_spec(
         p.run(tmp_path, best, command="validate")
 
 
-def test_resumed_run_with_more_steps_is_one_line_before_the_first_step(
+def test_resumed_run_with_other_steps_is_one_line_before_the_first_step(
     p: Project,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     p.run(tmp_path)
     before = rows(tmp_path)
-    for more in ("--trainer.max_steps=9", "--trainer.max_epochs=3"):
+    for other in ("max_steps=9", "max_epochs=3", "max_steps=5", "max_epochs=1"):
         with pytest.raises(SystemExit):
-            p.run(tmp_path, "--trainer.max_steps=-1", more, "--ckpt_path=last")
+            p.run(tmp_path, f"--trainer.{other}", "--ckpt_path=last")
         last = capsys.readouterr().err.splitlines()[-1]
         assert last.startswith("error: the checkpoint is of a run of 6 steps, and not ")
     assert rows(tmp_path) == before
-    p.run(tmp_path, "--trainer.max_steps=5", "--ckpt_path=last")
 
 
 def test_resumed_run_with_other_options_is_one_line(
@@ -370,11 +370,27 @@ def test_resumed_run_with_other_options_is_one_line(
         assert f"a was trained with {name}=" in last
         assert f", and not {value}: put back" in last
     assert rows(tmp_path) == before
-    p.run(tmp_path, "--data.num_workers=1", "--ckpt_path=last")
+    with mock.patch.object(p.module, "rank_zero_info") as say:
+        p.run(tmp_path, "--data.num_workers=1", "--ckpt_path=last")
+    assert say.call_args.args == ("the run of this checkpoint is finished, after 6 steps",)
     (tmp_path / "a/config.json").write_text("damaged")
     with mock.patch.object(p.log, "rank_zero_info") as say:
         p.run(tmp_path, "--ckpt_path=last")
     assert "config.json is missing or damaged: options are not" in say.call_args.args[0]
+
+
+def test_options_that_may_change_are_recorded_with_those_of_before(
+    p: Project,
+    tmp_path: Path,
+) -> None:
+    p.run(tmp_path, "--trainer.val_check_interval=4")
+    best = tmp_path / "a/checkpoints/best.ckpt"
+    p.run(tmp_path, f"--ckpt_path={best}", "--data.num_workers=1")
+    record = json.loads((tmp_path / "a/config.json").read_text())
+    (before,) = record["history"]
+    assert (before["until_step"], record["starts"]) == (4, [0, 4])
+    workers = [values["config"]["data"]["num_workers"] for values in (before, record)]
+    assert workers == [0, 1]
 
 
 def test_changed_options_are_named_before_the_steps_and_weights_that_follow_from_them(

@@ -10,7 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator, PartialState
-from accelerate.utils import DataLoaderConfiguration, DistributedType
+from accelerate.utils import (
+    DataLoaderConfiguration,
+    DistributedType,
+    GradientAccumulationPlugin,
+)
 
 from .config import Config
 from .errors import UserError, all_ranks, launched_rank
@@ -53,11 +57,13 @@ def create(
         even_batches=False,  # it would repeat validation samples
         non_blocking=True,
     )
+    # Accelerate would prefer a variable of the environment to a plain number.
+    accumulation = GradientAccumulationPlugin(num_steps=cfg.train.gradient_accumulation_steps)
     try:
         accelerator = Accelerator(
             cpu=PartialState().device.type == "cpu",
             mixed_precision=mixed_precision(cfg),
-            gradient_accumulation_steps=cfg.train.gradient_accumulation_steps,
+            gradient_accumulation_plugin=accumulation,
             dataloader_config=order,
             log_with=wanted or None,
             project_dir=folder,

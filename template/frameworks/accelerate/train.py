@@ -217,10 +217,12 @@ def is_best(
     if cfg.monitor not in results:
         known = ", ".join(results)
         raise UserError(f"train.monitor is {cfg.monitor}: the validation metrics are {known}")
+    for name, value in results.items():
+        if not math.isfinite(value):
+            what = f"{name} is {value} in the validation of step {progress.step:,}"
+            accelerator.print(f"warning: {what}, which is never the best value")
     value = results[cfg.monitor]
     if not math.isfinite(value):
-        what = f"{cfg.monitor} is {value} in the validation of step {progress.step:,}"
-        accelerator.print(f"warning: {what}, which is not counted as the best")
         return False
     if progress.best is None or progress.monitor != cfg.monitor:
         return True

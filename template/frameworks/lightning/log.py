@@ -153,8 +153,12 @@ class RunLog(SaveConfigCallback):
         row: dict[str, Any] = {"split": split, "step": step}
         for name, value in trainer.callback_metrics.items():
             kind, _, metric = name.partition("/")
-            if kind == split:
-                row[metric] = value.item()
+            if kind != split:
+                continue
+            row[metric] = value.item()
+            if split == "val" and not math.isfinite(row[metric]):
+                what = f"{name} is {row[metric]} in the validation of step {step:,}"
+                rank_zero_info(f"{what}, which is never the best value")
         if split == "train" and not math.isfinite(row["loss"]):
             raise UserError(f"the loss is {row['loss']} at step {step:,}: lower model.lr")
         row |= speed
@@ -172,7 +176,8 @@ class RunLog(SaveConfigCallback):
         file = self.file.with_name("config.json")
         step = trainer.global_step
         before = _read(file) if step else {}
-        starts = [start for start in before.get("starts", []) if start < step]
+        starts = [start for start in before.pop("starts", []) if start < step]
+        history = before.pop("history", [])
         versions = {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -183,13 +188,14 @@ class RunLog(SaveConfigCallback):
         if changes:
             print(changes)
         record = {
-            "starts": [*starts, step],
             "config": self.options,
             "steps": trainer.estimated_stepping_batches,
             "versions": versions,
             "command": sys.argv,
         }
-        text = json.dumps(record, indent=2)
+        if before and before != record:
+            history.append({"until_step": step} | before)
+        text = json.dumps({"starts": [*starts, step], **record, "history": history}, indent=2)
         write_text(file, f"{text}\n")
 
 
@@ -205,8 +211,6 @@ class BestModelCheckpoint(ModelCheckpoint):
         """Return whether a validation is among the best."""
         if current is None or current.isfinite():
             return super().check_monitor_top_k(trainer, current)
-        what = f"{self.monitor} is {current} in the validation of step {trainer.global_step:,}"
-        rank_zero_info(f"{what}, which is not counted as the best")
         return False
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -153,7 +154,7 @@ class Model(LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse to resume a run with other options, or more steps than its schedule has.
+        """Refuse to resume a run with other options, or other steps than its schedule has.
 
         Lightning loads the weights after this.
         """
@@ -166,12 +167,14 @@ class Model(LightningModule):
         steps = trainer.estimated_stepping_batches
         for schedule in checkpoint.get("lr_schedulers", []):
             planned = schedule.get("total_steps", steps)
-            if planned < steps:
+            if planned != steps:
                 raise UserError(
                     f"the checkpoint is of a run of {planned:,} steps, and not {steps:,}: put "
                     "trainer.max_epochs and trainer.max_steps back, as 1cycle spans the whole run, "
                     "or start a new run, without --ckpt_path"
                 )
+        if checkpoint["global_step"] >= steps:
+            rank_zero_info(f"the run of this checkpoint is finished, after {steps:,} steps")
 
     def one_cycle(self, optimizer: Optimizer) -> OneCycleLR:
         """Return the 1cycle schedule: Smith and Topin 2018 (arXiv:1708.07120)."""

@@ -17,7 +17,7 @@ from argparse import ArgumentError
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_type_hints
@@ -88,8 +88,9 @@ class CLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse twice: first for the network's size, whose values are then the defaults."""
-        words: Any = sys.argv[1:] if args is None else args
-        words = [word for word in words if not word.startswith("--print_config")]
+        given_words: Any = sys.argv[1:] if args is None else args
+        every_word = command_line_last(given_words)
+        words = [word for word in every_word if not word.startswith("--print_config")]
         check_words(words)
         given = parser.parse_args(words, defaults=False)
         section = f"{given.subcommand}.model" if "subcommand" in given else "model"
@@ -103,7 +104,7 @@ class CLI(LightningCLI):
             checkpoint = load_checkpoint(path)
             if command != "fit":
                 rank_zero_info(f"checkpoint: {describe(checkpoint)}")
-        super().parse_arguments(parser, args)
+        self.config = parser.parse_args(every_word)
         check_values(self.config[command] if command else self.config)
 
     def before_instantiate_classes(self) -> None:
@@ -194,6 +195,28 @@ def read_config(text: str, path: str = "") -> Any:
     }
 
 
+def command_line_last(words: list[str]) -> list[str]:
+    """Return the words of a subcommand so that its own options override those of its files.
+
+    One of `max_epochs` and `max_steps` turns off the other one, which a file may have.
+    """
+    if not words or words[0].startswith("-"):
+        return words
+    files = []
+    options = []
+    rest = iter(words[1:])
+    for word in rest:
+        if word.startswith("--config"):
+            files += [word] if "=" in word else [word, *islice(rest, 1)]
+        else:
+            options.append(word)
+    names = {word.partition("=")[0] for word in options}
+    for name, other in (("max_epochs", "max_steps"), ("max_steps", "max_epochs")):
+        if f"--trainer.{name}" in names and f"--trainer.{other}" not in names:
+            options.append(f"--trainer.{other}=-1")
+    return [words[0], *files, *options]
+
+
 def check_words(words: list[str]) -> None:
     """Refuse a misread value, on the command line or in a file, and a section that stands twice."""
     types = option_types()
@@ -268,6 +291,10 @@ def main() -> None:
                 run()
         except ArgumentError as error:
             raise UserError(explain_arguments(error)) from None
+        except ValueError as error:
+            if "val_check_interval" not in str(error):
+                raise
+            raise UserError(" ".join(str(error).split())) from None
         except RuntimeError as error:
             if "loading state_dict" not in str(error):
                 raise

@@ -76,9 +76,11 @@ class Checkpoints:
         value = results[monitor]
 
         def record() -> None:  # on rank 0 alone, as it changes the file that the decision reads
+            for name, result in results.items():
+                if not math.isfinite(result):
+                    what = f"{name} is {result} in the validation of step {step:,}"
+                    tqdm.write(f"warning: {what}, which is never the best value")
             if not math.isfinite(value):
-                what = f"{monitor} is {value} in the validation of step {step:,}"
-                tqdm.write(f"warning: {what}, which is not counted as the best")
                 return
             new = {"step": step, "value": value, "monitor": monitor, "mode": mode or "min"}
             old = _best(self.folder)
