@@ -132,7 +132,9 @@ def test_best_validation_is_by_the_monitor(p: Package, tmp_path: Path, mode: str
 
 
 def test_each_metric_that_is_not_finite_is_named(
-    p: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    p: Package,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     world = p.distributed.World(0, 1, torch.device("cpu"))
     made = p.checkpoint.Checkpoints(tmp_path, 1, world)

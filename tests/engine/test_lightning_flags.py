@@ -82,7 +82,9 @@ def test_steps_take_several_micro_batches(
 
 
 def test_non_finite_loss_ends_the_run_with_one_line(
-    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    p: Project,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         p.run(tmp_path, "--model.lr=1e30")
@@ -125,7 +127,9 @@ def test_schedule_advances_with_each_step(
 
 
 def test_schedule_without_an_optimizer_is_one_line(
-    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    p: Project,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         p.run(tmp_path, "--lr_scheduler=CosineAnnealingLR", "--lr_scheduler.T_max=4")
@@ -280,7 +284,9 @@ def test_means_of_two_ranks_are_exact_for_each_class(
 
 
 def test_section_that_stands_twice_is_one_line(
-    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    p: Project,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "twice.yaml"
     file.write_text("data: {batch_size: 8}\ntrainer: {max_steps: 1}\ndata: {seed: 1}\n")
@@ -318,7 +324,11 @@ def save(file: Path, checkpoint: dict[str, Any]) -> str:
     ],
 )
 def test_wrong_option_is_one_line(
-    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, message: str
+    p: Project,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    message: str,
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         p.run(tmp_path, option)
@@ -328,7 +338,9 @@ def test_wrong_option_is_one_line(
 
 
 def test_more_batches_between_validations_than_in_an_epoch_are_one_line(
-    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    p: Project,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     options = ("--trainer.val_check_interval=999", "--trainer.check_val_every_n_epoch=1")
     with pytest.raises(SystemExit):
@@ -350,7 +362,11 @@ def test_more_batches_between_validations_than_in_an_epoch_are_one_line(
     ],
 )
 def test_wrong_file_is_one_line(
-    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+    p: Project,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    message: str,
 ) -> None:
     file = tmp_path / "wrong.yaml"
     file.write_text(text)
@@ -381,7 +397,9 @@ def test_options_of_the_command_line_override_files_after_them(p: Project, tmp_p
 
 
 def test_foreign_checkpoint_is_one_line(
-    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    p: Project,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = tmp_path / "text.ckpt"
     text.write_text("hello")

@@ -248,7 +248,10 @@ def test_full_shared_memory_is_named_where_no_loader_can_be_built(
     "kind", [RuntimeError, torch.distributed.DistBackendError, torch.distributed.DistNetworkError]
 )
 def test_end_of_another_rank_is_one_line(
-    p: Package, kind: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    p: Package,
+    kind: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In each framework, as `one_line` is common to them."""
     waited: list[float] = []
