@@ -42,6 +42,8 @@ noise = random.Random(f"{seed} {step_s}").gauss(0, 0.005)
 speed = {"samples_per_second": (1 + noise) / step_s}
 row = {"split": "train", "loss": 1.0} | speed
 rows = [row | {"step": step, "seconds": step_s * step} for step in range(1, 10)]
+if rate == 60:
+    accuracy = float("nan")
 end = {"split": "val", "step": 9, "loss": 1.0, "accuracy": accuracy}
 rows.append(end | {"odd": 1.0, "seconds": 10 * step_s})
 (run / "metrics.jsonl").write_text("".join(json.dumps(row) + chr(10) for row in rows))
@@ -50,8 +52,8 @@ while name == "trial":
 """
 """Seeds differ by 0.05 in accuracy, and pairs by 0.014; a rate above 1 costs 0.3.
 
-train.py has the seconds of a step. A rate of 50 waits with seed 1 for the file `go`; one above 100
-crashes.
+train.py has the seconds of a step. A rate of 50 waits with seed 1 for the file `go`; one of 60 ends
+with an accuracy of NaN, and one above 100 crashes.
 """
 
 
@@ -205,6 +207,10 @@ def test_interrupted_comparison_goes_on(folder: Path, environment: dict[str, str
         (["--with", "a=1", "--metric", "f1"], "the runs have no metric f1: choose from accuracy, "),
         (["--with", "a=1", "--metric", "odd"], "it is not known whether a lower odd is better"),
         (["--with", "a=1", "--options=--optim.lr=200"], "the training command fails: optim.lr is"),
+        (
+            ["--with", "optim.lr=1", "--options=--optim.lr=60"],
+            "the base fails with seed 0: accuracy is nan at the end",
+        ),
     ],
 )
 def test_errors_are_one_line(

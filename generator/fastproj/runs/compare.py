@@ -229,14 +229,14 @@ class Request:
         for name in sorted(sides):  # the base first
             folder = sides[name].run(seed)
             problem = trainings[folder].problem if folder in trainings else ""
-            if problem and name == BASE:
-                raise FastprojError(f"the base fails with seed {seed}: {problem}")
-            if problem:
-                trials[name] = Trial(problem=problem)
-                continue
-            (run,) = read_runs([folder])
-            self.metric = self.metric or find_metric(run, self.named)
-            trials[name] = self.metric.trial(run)
+            trial = Trial(problem=problem)
+            if not problem:
+                (run,) = read_runs([folder])
+                self.metric = self.metric or find_metric(run, self.named)
+                trial = self.metric.trial(run)
+            if trial.problem and name == BASE:
+                raise FastprojError(f"the base fails with seed {seed}: {trial.problem}")
+            trials[name] = trial
         return trials
 
 
