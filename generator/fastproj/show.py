@@ -193,7 +193,11 @@ def _next_steps(result: UpdateResult, merge: Merge) -> dict[str, list[str]]:
     undo = [f"{git} {restore}", *([f"{git} {merge.undo}"] if merge.undo else [])]
     if result.conflicts:
         commit = [f"{git} cherry-pick --continue"]
-        undo = undo[1:]
+        tree = merge.tree[:12]
+        unstage = f"{git} read-tree --reset {tree}"
+        restore = f"{git} read-tree --reset -u {tree} HEAD"
+        end = f"{git} -c core.hooksPath=/dev/null cherry-pick --quit"
+        undo = [*undo[1:], f"{unstage} && {restore} && {end}"]
     return {"next": commit, "undo": undo}
 
 
@@ -227,7 +231,11 @@ def _ending(facts: dict[str, Any]) -> list[str]:
         steps[1] = f"{resolve}then review and commit:"
     for command in facts["undo"]:
         kept = "keep later changes of other files"
-        if " restore " in command:
+        if command.endswith(" --abort"):
+            kept += ", except staged ones"
+        elif command.endswith(" --quit"):
+            kept = "later changes of the files above, also where git refuses to abort"
+        elif " restore " in command:
             kept = "all later changes of tracked files here"
         steps += [f"Or undo it, and {kept}:", f"  {command}"]
     return steps

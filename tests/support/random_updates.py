@@ -215,7 +215,7 @@ def _problems(
     problems += unnamed_paths(project, result.stdout)
     if not unmerged:
         problems += _converted(before, after)
-    undos = result.stdout.strip().splitlines()[-1 if unmerged else -3 :: 2]
+    undos = result.stdout.strip().splitlines()[-3::2]
     return problems + _undone(project, before, undos)
 
 

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from edits import edited_another_function, edited_same_line
+from edits import edited_another_function, edited_same_line, failing_hooks
 from fastproj.errors import CONFLICTS
 from program import Fastproj
 from updating import (
@@ -58,8 +58,9 @@ def test_continue_commits_the_update_also_after_garbage_collection(conflict: Pat
     assert read_answers(conflict)["_commit"] == "v0.3.0"
 
 
-def test_abort_restores_every_file_and_keeps_later_edits(
-    make_project: MakeProject, fastproj: Fastproj
+@pytest.mark.parametrize(("line", "staged"), [(-3, False), (-1, True)])
+def test_undo_of_conflicts_restores_every_file_and_keeps_later_edits(
+    line: int, staged: bool, make_project: MakeProject, fastproj: Fastproj
 ) -> None:
     folder = make_project()
     edited_same_line(folder)
@@ -69,8 +70,10 @@ def test_abort_restores_every_file_and_keeps_later_edits(
     result = fastproj("update", cwd=folder, status=CONFLICTS)
     (folder / "own.py").write_text("OWN = 2\n")
     (folder / "later.py").write_text("LATER = 1\n")
-    undo = result.stdout.strip().splitlines()[-1].strip()
-    assert undo == "git cherry-pick --abort"
+    if staged:
+        git(folder, "add", "own.py", "later.py")
+    undo = result.stdout.strip().splitlines()[line].strip()
+    assert undo.startswith("git read-tree " if staged else "git cherry-pick --abort")
     run_undo(folder, undo)
     later = {"own.py": ("-", b"OWN = 2\n"), "later.py": ("-", b"LATER = 1\n")}
     assert read_files(folder) == before | later
@@ -102,15 +105,18 @@ def test_undo_touches_only_the_files_of_the_update(
     )
 
 
-def test_undo_of_conflicts_is_one_command(conflict: Path, fastproj: Fastproj) -> None:
+def test_undo_of_conflicts_where_git_refuses_to_abort(conflict: Path, fastproj: Fastproj) -> None:
     git(conflict, "cherry-pick", "--abort")
+    failing_hooks(conflict)
     before = read_files(conflict)
-    undo = fastproj("update", cwd=conflict, status=CONFLICTS).stdout.splitlines()[-1]
-    (conflict / "README.md").write_text("changed since\n")
-    refused = run_undo(conflict, undo, check=False)
+    lines = fastproj("update", cwd=conflict, status=CONFLICTS).stdout.splitlines()
+    for name in ("README.md", "docs/new.md"):
+        (conflict / name).write_text("changed since\n")
+    refused = run_undo(conflict, lines[-3], check=False)
     assert b"README.md" in refused.stderr
-    git(conflict, "restore", "README.md")
-    run_undo(conflict, undo)
+    git(conflict, "add", ENGINE, "README.md")
+    git(conflict, "rm", "-qf", "notes.local")
+    run_undo(conflict, lines[-1])
     assert read_files(conflict) == before
     assert git(conflict, "status", "--porcelain") == ""
     assert not (conflict / ".git/CHERRY_PICK_HEAD").exists()
