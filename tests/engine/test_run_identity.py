@@ -200,7 +200,12 @@ def test_finished_run_says_so_in_one_line_and_changes_nothing(p: Package, tmp_pa
     before = record(tmp_path), rows(tmp_path), checkpoints(tmp_path)
     for ranks in (1, 2):
         # the global batch of two ranks differs, but nothing is left to train
-        done = p.finish(tmp_path, *SIX, ranks=ranks)
+        done = p.finish(
+            tmp_path,
+            *SIX,
+            f"--log.every={ranks}",
+            ranks=ranks,
+        )
         line = f"{tmp_path}/a is finished, after 6 steps: use another run.name\n"
         assert (done.stdout, done.stderr) == (line, "")
     assert (record(tmp_path), rows(tmp_path), checkpoints(tmp_path)) == before

@@ -148,11 +148,18 @@ def note_changes(folder: Path, train_set: Any) -> None:
 
 
 def finished_at(folder: Path, cfg: Any) -> int | None:
-    """Return the last step of a run that ended with the same options, else None."""
+    """Return the last step of a run that ended with the same options, else None.
+
+    How often it logs, and how it loads samples, may differ.
+    """
     summary = read(folder, SUMMARY)
-    is_finished = summary.get("exit") == "finished"
-    has_same_options = read(folder).get("config") == _as_json(asdict(cfg))
-    return summary["steps"] if is_finished and has_same_options else None
+    if summary.get("exit") != "finished":
+        return None
+    before = read(folder).get("config", {})
+    for section, options in _as_json(asdict(cfg)).items():
+        if section not in ("log", "loader") and options != before.get(section):
+            return None
+    return int(summary["steps"])
 
 
 def create_folder(parent: Path) -> str:
