@@ -53,8 +53,13 @@ def test_value_that_is_not_finite_is_never_the_best(
     sweep: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     diverging = [word.replace("-abs(lr - 0.3)", "float('nan')") for word in command(0)]
-    sweep.main([*diverging[:2], "--trials=1", *diverging[2:]])
-    assert "sweep-0 pruned: score nan" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        sweep.main([*diverging[:2], "--trials=1", *diverging[2:]])
+    assert ended.value.code == 1
+    printed = capsys.readouterr()
+    assert "sweep-0 pruned: score nan" in printed.out
+    message = "error: no trial ended with a finite score, so there is no best.yaml\n"
+    assert printed.err == message
     assert not (folder / "runs/sweep/best.yaml").exists()
     sweep.main(command(0, "--trials=2"))
     assert "of sweep-1" in (folder / "runs/sweep/best.yaml").read_text()
