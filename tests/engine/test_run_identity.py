@@ -309,6 +309,25 @@ def test_other_spec_is_one_line_for_a_resume_and_for_evaluate(
     assert found == data.make(), "rounding is no difference, and the saved one is used"
 
 
+def test_long_values_that_begin_alike_are_not_shown(
+    p: Package,
+    tmp_path: Path,
+    data: Data,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data.spec = data.make(classes=("wolf" * 99, "cat"))
+    unfinished(p, tmp_path)
+    data.spec = data.make(classes=("wolf" * 99, "dog"))
+    message = "Spec.classes of data.py is not that of the run: put the data"
+    with pytest.raises(p.errors.UserError, match=message):
+        p.train_here(tmp_path, *SIX)
+    capsys.readouterr()
+    data.takes_spec()
+    p.evaluate.load_run(tmp_path / "a", CPU)
+    said = "the data have changed: Spec.classes of the run is not that of a new run\n"
+    assert capsys.readouterr().err == said
+
+
 def test_data_that_take_the_spec_get_the_saved_one(
     p: Package,
     tmp_path: Path,

@@ -126,9 +126,13 @@ def load_data(
         _say_changes(data.load, cfg, saved)
     train_set, val_set, own = _load(data.load, cfg, spec)
     for name in spec_differences(own, saved):
-        values = f"{getattr(own, name)!s:.100}, and the run was trained with {saved[name]!s:.100}"
+        now = f"{getattr(own, name)!s:.100}"
+        was = f"{saved[name]!s:.100}"
+        change = f"{now}, and the run was trained with {was}"
+        if now == was:
+            change = "not that of the run"
         back = "put the data of the run back, or train a new run"
-        raise UserError(f"Spec.{name} of data.py is {values}: {back}")
+        raise UserError(f"Spec.{name} of data.py is {change}: {back}")
     return train_set, val_set, spec
 
 
@@ -144,8 +148,12 @@ def _say_changes(
         print(f"a new run with these data would fail: {error}", file=sys.stderr)
         return
     for name in spec_differences(new, saved):
-        values = f"was {saved[name]!s:.100}, and a new run's would be {getattr(new, name)!s:.100}"
-        print(f"the data have changed: Spec.{name} of the run {values}", file=sys.stderr)
+        was = f"{saved[name]!s:.100}"
+        now = f"{getattr(new, name)!s:.100}"
+        change = f"was {was}, and a new run's would be {now}"
+        if was == now:
+            change = "is not that of a new run"
+        print(f"the data have changed: Spec.{name} of the run {change}", file=sys.stderr)
 
 
 def load_test_split(
