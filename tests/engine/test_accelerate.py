@@ -156,6 +156,9 @@ def test_gradient_of_a_step_is_that_of_the_mean_over_all_that_counts(
     check(gradients(optimizer), wanted)
     check_row(rows(tmp_path, "train")[0], wanted)
     assert math.isnan(rows(tmp_path, "val")[0]["loss"]), "nothing counts"
+    message = "a has no best weights: no validation recorded a finite loss"
+    with pytest.raises(tiny.errors.UserError, match=message):
+        tiny.evaluate.load_run(tmp_path / "a", torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,8 @@ def test_evaluate_gives_the_metrics_of_the_best_validation(
         assert found == pytest.approx({key: best[key] for key in found})
         about = f"step {best['step']}, with the best loss: {best['loss']:.4g}"
         assert p.checkpoint.about_best(tmp_path / name / "a") == about
+    none = "the newest checkpoint, as no validation recorded a finite value of train.monitor"
+    assert p.checkpoint.about_best(tmp_path) == none
     with pytest.raises(p.errors.UserError, match="is not the folder of a run"):
         p.evaluate.evaluate_run(tmp_path, alone)
     with pytest.raises(p.errors.UserError, match="has no checkpoint"):

@@ -107,7 +107,8 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
         raise UserError(f"{folder} is not the folder of a run: {missing}")
     weights = folder / "best/model.safetensors"
     if not weights.exists():
-        raise UserError(f"{folder} has no finite validation yet: train for longer")
+        monitor = saved["train"]["monitor"]
+        raise UserError(f"{folder} has no best weights: no validation recorded a finite {monitor}")
     cfg = from_saved(Config, saved)
     train_set, val_set, spec = load_data(data, cfg.data, spec_of(folder))
     record.note_changes(folder, train_set)

@@ -148,7 +148,7 @@ def about_best(run_folder: Path) -> str:
     """Describe the validation that decided which checkpoint `best` returns."""
     record = _best(run_folder / "checkpoints")
     if not record:
-        return "the newest checkpoint, as no validation was recorded"
+        return "the newest checkpoint, as no validation recorded a finite value of train.monitor"
     return f"step {record['step']:,}, with the best {record['monitor']}: {record['value']:.4g}"
 
 
