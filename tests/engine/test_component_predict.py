@@ -94,7 +94,7 @@ def test_numbers_have_the_unit_of_the_table(package: MakePackage, tmp_path: Path
 
 
 def test_own_table_is_read_with_the_statistics_of_the_training(
-    package: MakePackage, tmp_path: Path
+    package: MakePackage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same rows in another order, without the target, have the same predictions."""
     generator = np.random.default_rng(0)
@@ -115,6 +115,14 @@ def test_own_table_is_read_with_the_statistics_of_the_training(
     assert "target" not in table[0]
     expected = [by_target[target] for target in new["y"].round(1)]
     assert [float(row["predicted"]) for row in table] == pytest.approx(expected, rel=1e-4)
+    assert capsys.readouterr().err == ""
+    file = tmp_path / "other.csv"
+    new.assign(x=np.nan, kind=["z", *new["kind"][1:]]).to_csv(file, index=False)
+    start(p, tmp_path, file)
+    assert capsys.readouterr().err.splitlines() == [
+        f"{file}: kind: 1 of {len(new)} rows have no category that the run knows",
+        f"{file}: x: no row has a number",
+    ]
 
 
 def test_forecasts_continue_the_series_in_its_unit(package: MakePackage, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What `predict` writes for tables: classes with probabilities, or numbers."""
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,8 +42,29 @@ def read_rows(files: list[Path], cfg: data.DataConfig, spec: data.Spec) -> list[
             numbers, codes = data.encode(table, spec)
         except KeyError as missing:
             raise UserError(f"{file} has no column {missing}, which the model needs") from None
+        say_unknown(file, table, codes, spec)
         samples += zip(numbers, codes, torch.zeros(len(numbers)), strict=True)
     return samples
+
+
+def say_unknown(
+    file: Path,
+    table: Any,
+    codes: Tensor,
+    spec: data.Spec,
+) -> None:
+    """Name on stderr the columns with categories that the run does not know, or without numbers."""
+    unknown = (codes == 0).sum(0).tolist()
+    lines = []
+    for name, count in zip(spec.categorical, unknown, strict=True):
+        if count:
+            rows = f"{count:,} of {len(table):,} rows"
+            lines.append(f"{name}: {rows} have no category that the run knows")
+    for name in spec.numeric:
+        if name in table and table[name].isna().all():
+            lines.append(f"{name}: no row has a number")
+    for line in lines:
+        print(f"{file}: {line}", file=sys.stderr)
 
 
 def class_row(output: Tensor, target: Tensor | None, spec: data.Spec) -> Row:
