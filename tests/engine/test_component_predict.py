@@ -110,6 +110,7 @@ def test_own_table_is_read_with_the_statistics_of_the_training(
     }
     new = frame[frame["y"].round(1).isin(by_target)].iloc[::-1]
     new.drop(columns="y").to_csv(tmp_path / "new.csv", index=False)
+    (tmp_path / "all.csv").unlink()
     table = start(p, tmp_path, tmp_path / "new.csv")
     assert 20 < len(table) == len(new) < 60
     assert "target" not in table[0]

@@ -30,7 +30,8 @@ from . import predict_data
 @torch.no_grad()
 def predict(options: argparse.Namespace) -> None:
     """Write the predictions of a run's best weights, in fp32."""
-    cfg, model, val_set, spec = load_run(options.run, options.device)
+    needs_samples = not options.files
+    cfg, model, val_set, spec = load_run(options.run, options.device, needs_samples)
     model.eval()
     options.output = options.output or options.run / "predictions"
     prepare = data.Prepare(spec, cfg.data)

@@ -99,8 +99,15 @@ def seed_batch(number: int, device: torch.device) -> torch.Generator:
     return default if device.type == "cpu" else torch.Generator(device).manual_seed(number)
 
 
-def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Module, Any, Any]:
-    """Return a run's config, its model with the best weights, its validation set, and the spec."""
+def load_run(
+    folder: Path,
+    device: torch.device,
+    needs_samples: bool = True,
+) -> tuple[Config, torch.nn.Module, Any, Any]:
+    """Return a run's config, its model with the best weights, its validation set, and the spec.
+
+    Without `needs_samples`, the validation set is empty, and the data need not be there.
+    """
     saved = record.read(folder).get("config")
     if saved is None:
         missing = "it has no config.json that can be read"
@@ -110,8 +117,10 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
         monitor = saved["train"]["monitor"]
         raise UserError(f"{folder} has no best weights: no validation recorded a finite {monitor}")
     cfg = from_saved(Config, saved)
-    train_set, val_set, spec = load_data(data, cfg.data, spec_of(folder))
-    record.note_changes(folder, train_set)
+    saved_spec = spec_of(folder)
+    train_set, val_set, spec = load_data(data, cfg.data, saved_spec, needs_samples)
+    if needs_samples:
+        record.note_changes(folder, train_set)
     net: torch.nn.Module = build(cfg.model, spec)
     try:
         load_model(net, weights)

@@ -14,10 +14,15 @@ from .errors import UserError
 from .model import ModelConfig, build
 
 
-def load_run(folder: Path, device: torch.device) -> tuple[Namespace, torch.nn.Module, Any, Any]:
+def load_run(
+    folder: Path,
+    device: torch.device,
+    needs_samples: bool = True,
+) -> tuple[Namespace, torch.nn.Module, Any, Any]:
     """Return a run's options, its network with the best weights, its validation set, and the spec.
 
-    The options are those of `data` and of `model`.
+    The options are those of `data` and of `model`. Without `needs_samples`, the validation set is
+    empty, and the data need not be there.
     """
     best = folder / "checkpoints/best.ckpt"
     try:
@@ -35,7 +40,8 @@ def load_run(folder: Path, device: torch.device) -> tuple[Namespace, torch.nn.Mo
         options[section] = {name: saved[section][name] for name in names if name in saved[section]}
     cfg = parser.instantiate(parser.parse_object(options))
 
-    _, val_set, spec = load_data(data, cfg.data, checkpoint["Data"]["spec"])
+    saved_spec = checkpoint["Data"]["spec"]
+    _, val_set, spec = load_data(data, cfg.data, saved_spec, needs_samples)
     net: torch.nn.Module = build(cfg.model, spec)
     module = torch.nn.ModuleDict(
         {

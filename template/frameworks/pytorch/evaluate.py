@@ -18,16 +18,25 @@ from .metrics import evaluate
 from .model import build
 
 
-def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Module, Any, Any]:
-    """Return a run's config, its model with the best weights, its validation set, and the spec."""
+def load_run(
+    folder: Path,
+    device: torch.device,
+    needs_samples: bool = True,
+) -> tuple[Config, torch.nn.Module, Any, Any]:
+    """Return a run's config, its model with the best weights, its validation set, and the spec.
+
+    Without `needs_samples`, the validation set is empty, and the data need not be there.
+    """
     saved = record.read(folder).get("config")
     if saved is None:
         missing = "it has no config.json that can be read"
         raise errors.UserError(f"{folder} is not the folder of a run: {missing}")
     cfg = from_saved(Config, saved)
     best = checkpoint.best(folder)
-    train_set, val_set, spec = load_data(data, cfg.data, checkpoint.spec_of(best))
-    record.note_changes(folder, train_set)
+    saved_spec = checkpoint.spec_of(best)
+    train_set, val_set, spec = load_data(data, cfg.data, saved_spec, needs_samples)
+    if needs_samples:
+        record.note_changes(folder, train_set)
     components = build_components(cfg, World(0, 1, device))
     net = components.convert_model(build(cfg.model, spec))
     checkpoint.restore(net, checkpoint.weights_of(best), best)

@@ -105,12 +105,14 @@ def load_data(
     data: Any,
     cfg: Any,
     saved: dict[str, Any] | None = None,
+    needs_samples: bool = True,
 ) -> tuple[Any, Any, Any]:
     """Return the training set, the validation set and their `Spec`, from `load` of data.py.
 
     `saved` has the fields of the `Spec` of a run that exists: `load(cfg, spec)` then gets it, if it
     has this parameter, and a line says if the data have another one now. Raises a UserError if
-    `load` returns another `Spec`, with which the weights would not mean the same.
+    `load` returns another `Spec`, with which the weights would not mean the same. Without
+    `needs_samples`, such a run needs no data, and its sets are empty.
     """
     if saved is None:
         train_set, val_set, spec = data.load(cfg)
@@ -122,6 +124,8 @@ def load_data(
         reason = str(error).removeprefix("Spec.__init__() ")
         other = f"the Spec of data.py is not that of the run ({reason})"
         raise UserError(f"{other}: put it back, or train a new run") from None
+    if not needs_samples:
+        return [], [], spec
     if _takes_spec(data.load) and launched_rank()[0] == 0:
         _say_changes(data.load, cfg, saved)
     train_set, val_set, own = _load(data.load, cfg, spec)
