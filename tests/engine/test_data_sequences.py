@@ -42,9 +42,11 @@ def test_dates_and_words_are_ignored(p: Package, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "keys", "expected"),
     [
-        (["a.md", "b/c"], {"val_fraction": 0.1}, "training: 360 bytes; validation: 40 bytes;"),
+        (["a.md", "b/c"], {"val_fraction": 0.1}, "training: 360 bytes of 2 files; validation: 40"),
         (["a.md", ".b", ".c/d.md", "desktop.ini"], {"val_fraction": 0.1}, "training: 180 bytes;"),
         (["train/a", "valid/b", "test/c"], {}, "training: 200 bytes; validation: 200 bytes;"),
+        (["a/train", "a/eval", "b/train", "b/val"], {}, "; validation: 400 bytes of 2 files;"),
+        (["a", "b/train", "b/val"], {}, "such as a: give data.path="),
         (["train", "test"], {"val_fraction": 0.1}, "training: 180 bytes; validation: 20 bytes;"),
         ([".b", "Thumbs.db"], {}, "has no files that match *: give text files"),
         ([], {}, "has no files that match *: give text files"),

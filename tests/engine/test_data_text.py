@@ -4,6 +4,7 @@ Binary and badly encoded files.
 """
 
 import dataclasses
+import re
 from argparse import Namespace
 from collections.abc import Callable
 from importlib import import_module
@@ -18,6 +19,7 @@ import torch
 from engine import Package
 
 MODEL = "gpt"
+ROOT = Path(__file__).parents[2]
 
 
 def repeated(train: Any, val: Any) -> float:
@@ -66,6 +68,12 @@ def test_the_split_depends_only_on_relative_names(p: Package, tmp_path: Path) ->
         ("train.txt", "valid.txt", "test.txt"),
         ("wiki.train.raw", "wiki.valid.raw", "wiki.test.raw"),
         ("a/b/train.txt", "a/b/dev.txt", "a/b/test.txt"),
+        ("en/train/a", "en/eval/a", "en/test/a"),
+        (
+            "data/train.txt",
+            "held/val.txt",
+            "held/test.txt",
+        ),
     ],
 )
 def test_names_of_files_and_folders_are_splits(
@@ -89,8 +97,34 @@ def test_names_of_files_and_folders_are_splits(
     assert data.load_test(cfg).tensors[0].unique().tolist() == [62]
 
 
+def test_each_folder_may_have_splits(p: Package, tmp_path: Path) -> None:
+    files = {
+        "en/train/a": b"a" * 99,
+        "de/train/a": b"a" * 99,
+        "en/val/train": b"b" * 99,
+        "de/val/b": b"c" * 99,
+        "de/val/c": b"c" * 99,
+    }
+    write(tmp_path, files)
+    cfg = p.data.DataConfig(path=tmp_path, context=8)
+    train, val, spec = p.data.load(cfg)
+    assert train.tensors[0].unique().tolist() == [*b"a"]
+    assert val.tensors[0].unique().tolist() == [*b"bc"]
+    counts = "192 tokens of 2 files for training and 296 tokens of 3 files for validation, in"
+    assert p.data.describe(train, val, spec)[0].startswith(counts)
+
+
+def test_names_of_splits_are_those_for_images() -> None:
+    lists = []
+    for name, variable in (("text_files", "SPLITS"), ("image_files", "SPLIT_FOLDERS")):
+        module = (ROOT / f"template/data/shared/{name}.py").read_text()
+        lists.append(re.findall(rf"^{variable} = (.*?^}})", module, re.DOTALL | re.MULTILINE))
+    assert len(lists[0]) == 1
+    assert lists[0] == lists[1]
+
+
 def test_files_of_code_are_no_splits(p: Package, tmp_path: Path) -> None:
-    names = [f"{name}.py" for name in ("train", "test_model", "val", *map(str, range(40)))]
+    names = [f"{name}.py" for name in ("train", "test_model", "a/val", *map(str, range(40)))]
     write(tmp_path, dict.fromkeys(names, b"x" * 99))
     cfg = p.data.DataConfig(
         path=tmp_path,
@@ -184,7 +218,35 @@ REFUSED: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "a file beside splits": (
         {"train/a": b"a" * 99, "val.txt": b"b" * 99, "more/c.md": b"c" * 99},
         {},
-        "has text for train and val, and other files, such as c.md: move these out, or rename",
+        "has text for train and val, and other files, such as more/c.md: move these out, or rename",
+    ),
+    "a file beside the folder of the splits": (
+        {
+            "b/data/train.txt": b"a",
+            "b/data/val.txt": b"b",
+            "README.md": b"c",
+        },
+        {},
+        "and other files, such as README.md: give data.path=.*/b/data, move these out, or rename",
+    ),
+    "a file beside folders of splits": (
+        {
+            "en/train": b"a",
+            "en/eval": b"b",
+            "de/train": b"c",
+            "de/a": b"d",
+        },
+        {},
+        "other files, such as de/a: give data.path=.*/en, move",
+    ),
+    "splits in several folders beside others": (
+        {
+            "a/train/b": b"a",
+            "c/val.txt": b"b",
+            "c/d": b"c",
+        },
+        {},
+        "has text for train and val, and other files, such as c/d: move these out",
     ),
     "an encoding of bytes": (
         {"a.txt": b"a" * 99},
@@ -344,7 +406,7 @@ def test_a_description_has_the_tokens(p: Package, tmp_path: Path) -> None:
         )
     )
     assert data.describe(*loaded) == [
-        "15,992 tokens for training and 3,992 for validation, in windows of 8; "
+        "15,992 tokens for training and 3,992 tokens for validation, in windows of 8; "
         "a vocabulary of 256 tokens (bytes)"
     ]
 

@@ -234,9 +234,11 @@ def _read(
     if cfg.kind == "series":
         return _split_series(cfg, spec)
     splits = []
-    for text in _read_text(cfg):
+    files = library() if cfg.path is None else own_files(cfg.path)
+    for text, part in zip(_read_text(files, cfg), files.values(), strict=True):
         values = torch.tensor(np.frombuffer(text, np.uint8))
-        splits.append(Split(values, f"{len(text):,} bytes" if text else ""))
+        of_files = f" of {len(part):,} files" if len(part) > 1 else ""
+        splits.append(Split(values, f"{len(text):,} bytes{of_files}" if text else ""))
     return splits, Spec(vocabulary=256, context=cfg.context)
 
 
@@ -267,12 +269,14 @@ def _make_windows(
     )
 
 
-def _read_text(cfg: DataConfig) -> list[bytes]:
+def _read_text(
+    files: dict[str, list[Path]],
+    cfg: DataConfig,
+) -> list[bytes]:
     """Return the text for training, for validation and for the test, in UTF-8.
 
     Without files for validation or the test, the end of the text is for these.
     """
-    files = library() if cfg.path is None else own_files(cfg.path)
     encoding = "utf-8" if cfg.path is None else cfg.encoding
     texts = []
     for split in files.values():

@@ -42,6 +42,7 @@ SPLIT_FOLDERS = {
     "valid": "val",
     "validation": "val",
     "dev": "val",
+    "eval": "val",
     "test": "test",
     "testing": "test",
 }

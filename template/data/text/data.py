@@ -125,9 +125,12 @@ def load(
 
     With the `Spec` of a run, the text is tokenized as in that run.
     """
-    splits, spec = _read(cfg, spec)
+    files = _find_files(cfg)
+    splits, spec = _read(files, cfg, spec)
     train_set = _windows("training", splits[0], cfg, spec)
     val_set = _windows("validation", splits[1], cfg, spec)
+    train_set.files = len(files["train"])
+    val_set.files = len(files["val"])
     return train_set, val_set, spec
 
 
@@ -136,7 +139,7 @@ def load_test(
     spec: Spec | None = None,
 ) -> Samples | None:
     """Return the test split, if there is one. Only `evaluate --split test` calls this."""
-    splits, spec = _read(cfg, spec)
+    splits, spec = _read(_find_files(cfg), cfg, spec)
     test = splits[2]
     return _windows("the test", test, cfg, spec) if len(test) else None
 
@@ -147,11 +150,13 @@ def describe(
     spec: Spec,
 ) -> list[str]:
     """Return what was read, and how it was understood."""
-    train = len(train_set) * spec.context
-    val = len(val_set) * spec.context
+    counts = []
+    for split in (train_set, val_set):
+        of_files = f" of {split.files:,} files" if split.files > 1 else ""
+        counts.append(f"{len(split) * spec.context:,} tokens{of_files}")
     kind = f"of {spec.bytes_per_token:.1f} bytes on average" if spec.tokenizer else "bytes"
     lines = [
-        f"{train:,} tokens for training and {val:,} for validation, in windows of {spec.context}; "
+        f"{counts[0]} for training and {counts[1]} for validation, in windows of {spec.context}; "
         f"a vocabulary of {spec.vocabulary:,} tokens ({kind})"
     ]
     if spec.tokenizer:
@@ -188,12 +193,17 @@ def _windows(
     return Windows(torch.from_numpy(tokens), spec.context)
 
 
+def _find_files(cfg: DataConfig) -> dict[str, list[Path]]:
+    """Return the files for training, for validation and for the test."""
+    return library() if cfg.path is None else _own_files(cfg, cfg.path)
+
+
 def _read(
+    files: dict[str, list[Path]],
     cfg: DataConfig,
     spec: Spec | None,
 ) -> tuple[list[Tokens] | list[TokenFile], Spec]:
     """Return the tokens for training, for validation and for the test, and the `Spec`."""
-    files = library() if cfg.path is None else _own_files(cfg, cfg.path)
     tokenizer = spec.tokenizer if spec else _read_tokenizer(cfg.tokenizer)
     encode, vocabulary = _encoder(tokenizer)
     bytes_of_files = [file.stat().st_size for file in chain.from_iterable(files.values())]
