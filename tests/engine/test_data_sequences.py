@@ -265,6 +265,11 @@ def test_own_series_is_understood(
             "column load: '0,5' in row 2 can be 05 or 0.5: rewrite the numbers, set data.decimal",
         ),
         (
+            csv_of(lambda row: f"{row % 7 + 1}.125" if row else 999),
+            {"columns": ("load",)},
+            "column load: '2.125' in row 3 can be 2125 or 2.125: remove separators",
+        ),
+        (
             csv_of(lambda row: f"${row % 7}.5"),
             {},
             "column load: '$0.5' in row 2 is not a number: cor",

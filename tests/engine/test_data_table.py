@@ -124,6 +124,8 @@ def test_large_targets_keep_their_differences(p: Package, tmp_path: Path) -> Non
 COMMAS = ["1,234", "2,500", "12"]
 POINTS = ["1.234", "2.500", "12"]
 THOUSANDS = ["1.234,5", "0,5", "12"]
+UNCLEAR = ["1.234", "-2.500", "999", "3.750"]
+OF_COMMAS = ["1,234", "2,500", "999", "1,234,567"]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +135,11 @@ THOUSANDS = ["1.234,5", "0,5", "12"]
         (COMMAS, "comma", [1.234, 2.5, 12]),
         (POINTS, "point", [1.234, 2.5, 12]),
         (POINTS, "comma", "column a: '1.234' in row 2 can be 1.234 or 1234: "),
+        (UNCLEAR, "point", "column a: '1.234' in row 2 can be 1234 or 1.234: remove separators"),
+        (OF_COMMAS, "comma", "column a: '1,234' in row 2 can be 1234 or 1.234: remove separators"),
+        (["1.234", "2.500", "0.999", "3.750", "9"], "point", [0.999, 1.234, 2.5, 3.75, 9]),
+        (["1.234", "2.500", "1000", "3.750", "9"], "point", [1.234, 2.5, 3.75, 9, 1000]),
+        (["1.234", "2.500", "3.750"], "point", [1.234, 2.5, 3.75]),
         (THOUSANDS, "point", "column a: '1.234,5' in row 2 can be 1.2345 or 1234.5: "),
         (THOUSANDS, "comma", "column a: '1.234,5' in row 2 can be 1.2345 or 1234.5: "),
     ],
@@ -140,7 +147,7 @@ THOUSANDS = ["1.234,5", "0,5", "12"]
 def test_separators_in_numbers_need_the_option(
     p: Package, tmp_path: Path, cells: list[str], decimal: str, expected: Any
 ) -> None:
-    content = {"a": cells * (ROWS // 3)}
+    content = {"a": (cells * ROWS)[:ROWS]}
     if isinstance(expected, str):
         with pytest.raises(p.errors.UserError, match=expected):
             load(p, tmp_path, content, decimal=decimal)
@@ -149,7 +156,22 @@ def test_separators_in_numbers_need_the_option(
         return
     splits = load(p, tmp_path, content, decimal=decimal)
     numbers = original(splits[2], joined(splits)[0]).round(5)
-    assert sorted({*numbers.flatten()}) == pytest.approx(sorted(expected))
+    assert sorted({*numbers.flatten()}) == pytest.approx(sorted(expected), rel=1e-4)
+
+
+def test_a_target_of_unclear_numbers_is_refused(p: Package, tmp_path: Path) -> None:
+    target = ["1.234"] * (ROWS - 3) + ["2.500", "3.750", "999"]
+    content = {"a": range(ROWS), "label": target}
+    for task in ("auto", "regression"):
+        with pytest.raises(p.errors.UserError, match="column label: '1.234' in row 2 can be 1234"):
+            load(p, tmp_path, content, task=task)
+
+
+def test_a_later_row_may_show_how_numbers_are_written(p: Package, tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("a,target\n" + "1.234,0\n2.500,1\n3.750,0\n999,1\n" * 2600 + "0.5,1\n")
+    spec = p.data.load(p.data.DataConfig(path=file, val_fraction=0.5))[2]
+    assert spec.numeric == ("a",)
 
 
 @pytest.mark.parametrize(

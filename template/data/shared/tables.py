@@ -27,6 +27,9 @@ BLANKS = "\u00a0\u2009\u202f"
 THOUSANDS = f"[.,'\u2019 {BLANKS}]"
 NUMBER = r"[-+]?[0-9]+(" + THOUSANDS + r"[0-9]{3})*([.,][0-9]+)?"
 """A number that may have separators between thousands."""
+GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}([.,][0-9]{3})+ *")
+GROUPED_OR_SMALL = re.compile(GROUPED.pattern + r"|[-+]?[0-9]{1,3} *")
+"""Numbers that have a separator between thousands, or may need none."""
 CURRENCY = r"([$€£¥₹]|[A-Z]{3}\s)"
 UNIT = r"([$€£¥₹%°µ]|[^\W\d_])[^\d:]{0,9}"
 SHORT_UNIT = r"([$€£¥%]|[a-zA-Z]{1,3})"
@@ -130,7 +133,10 @@ def _parse_csv(
     separator: str,
     cfg: Format,
 ) -> pd.DataFrame:
-    """Return the rows below the header; columns of codes, such as 01234, are text."""
+    """Return the rows below the header.
+
+    Columns of codes, such as 01234, and of unclear numbers are text.
+    """
     options: dict[str, Any] = {
         "sep": separator,
         "decimal": "," if cfg.decimal == "comma" else ".",
@@ -144,8 +150,12 @@ def _parse_csv(
     }
     first: pd.DataFrame = pd.read_csv(io.BytesIO(content), nrows=SAMPLE, dtype=str, **options)
     codes = [name for name in names if _are_codes(first[name].dropna())]
-    dtypes = dict.fromkeys(codes, str)
+    unclear = [name for name in names if _are_unclear(first[name].dropna())]
+    dtypes = dict.fromkeys(codes + unclear, str)
     table: pd.DataFrame = pd.read_csv(io.BytesIO(content), dtype=dtypes, **options)
+    clear = [name for name in unclear if not _are_unclear(table[name].dropna())]
+    if clear:  # from later rows
+        table[clear] = pd.read_csv(io.BytesIO(content), usecols=clear, **options)
     if len(table) > SAMPLE and _may_have_codes(text, separator):
         whole = [name for name in names if is_integer_dtype(table[name])]
         cells = pd.read_csv(io.BytesIO(content), usecols=whole, dtype=str, **options)
@@ -203,6 +213,18 @@ def _are_codes(cells: "pd.Series[str]") -> bool:
     numbers = cells.str.strip()
     has_zero = numbers.str.fullmatch("0[0-9]+").any()
     return bool(has_zero and numbers.str.fullmatch("[0-9]+").all())
+
+
+def _are_unclear(cells: "pd.Series[str]") -> bool:
+    """Whether all are numbers such as 1.234, at least three different ones, or such as 999.
+
+    In 1.234 it may be thousands that have a point, or a comma; in other numbers, there are none.
+    """
+    different = cells.unique().tolist()
+    if not all(map(GROUPED_OR_SMALL.fullmatch, different)):
+        return False
+    grouped = [cell for cell in different if GROUPED.fullmatch(cell)]
+    return 3 <= len(grouped) < len(different)
 
 
 def _refuse_short_rows(
@@ -317,6 +339,7 @@ def is_missing(column: "pd.Series[Any]") -> "pd.Series[bool]":
 
 def as_numbers(column: "pd.Series[Any]") -> "pd.Series[float]":
     """Return a tidy column as float64; refuse text, and numbers that float32 has not."""
+    refuse_unclear(column, "leave the column out")
     numbers = pd.to_numeric(column, errors="coerce").astype("float64")
     is_text = numbers.isna() & ~is_missing(column)
     is_large = numbers.abs() > np.finfo(np.float32).max
@@ -367,6 +390,22 @@ def find_categories(column: "pd.Series[Any]") -> tuple[str, ...]:
     return tuple(sorted(frequent))
 
 
+def refuse_unclear(column: "pd.Series[Any]", advice: str) -> None:
+    """Refuse numbers that may have separators between thousands, such as 1.234 beside 999."""
+    if is_numeric_dtype(column):
+        return
+    cells = column[column != ""].astype(str)
+    if not _are_unclear(cells):
+        return
+    row = first_row(cells.str.fullmatch(GROUPED))
+    whole = re.sub("[.,]", "", cells[row])
+    decimal = cells[row].replace(",", ".")
+    raise UserError(
+        f"column {column.name}: {cells[row]!r} in row {row} can be {whole} or {decimal}: "
+        f"remove separators between thousands, write all numbers with three decimals, or {advice}"
+    )
+
+
 def refuse_numbers(
     column: "pd.Series[Any]",
     decimal: str,
@@ -378,6 +417,7 @@ def refuse_numbers(
     The others have to be corrected. Values with a unit count as numbers if there are more than a
     few different ones.
     """
+    refuse_unclear(column, advice)
     counts = column[column != ""].value_counts()
     cells = counts.index.to_series().astype(str)
     plain = _parse(cells, decimal).notna()

@@ -418,7 +418,7 @@ def _find_spec(
     spec = _find_columns(table, splits["train"], cfg)
     if _has_classes(target, cfg):
         return replace(spec, classes=_find_classes(target, cfg))
-    mean, std = moments(as_numbers(train))
+    mean, std = moments(as_numbers(target)[train.index])
     val_mean, _ = moments(as_numbers(val))
     _check_varies(val, "validation")
     return replace(
