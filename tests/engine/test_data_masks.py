@@ -176,8 +176,16 @@ def test_image_is_rotated_as_its_exif_data_says(p: Package, tmp_path: Path) -> N
         pixels = np.zeros((20, 40, 3), np.uint8)
         pixels[:, 20:] = 255  # the right half, and after the rotation the lower one
         Image.fromarray(pixels).save(file, exif=exif)
-    images, masks_found = everything(p.data.load(p.data.DataConfig(path=root, size=20))[0])
+    loaded = p.data.load(p.data.DataConfig(path=root, size=20))
+    images, masks_found = everything(loaded[0])
     assert torch.equal((images[:, 0] > 127).byte(), masks_found)
+    said = "; 10 images are rotated by their EXIF orientation, and 0 masks: check them"
+    assert p.data.describe(*loaded)[0].endswith(said)
+    for file in (root / "masks" / "part").iterdir():
+        Image.new("L", (40, 20)).save(file)
+    message = "has 20 x 40 pixels, rotated by its EXIF orientation, and its mask .* 40 x 20: make"
+    with pytest.raises(p.errors.UserError, match=message):
+        p.data.load(p.data.DataConfig(path=root, size=20))
 
 
 @pytest.mark.parametrize("fraction", [0.0001, 0.9999])

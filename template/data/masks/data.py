@@ -24,6 +24,7 @@ from .image_files import (
     check_options,
     existing_folder,
     find_files,
+    is_rotated,
     left_out,
     open_any,
     open_image,
@@ -275,11 +276,18 @@ def _read(cfg: DataConfig) -> tuple[dict[str, Pair], list[str]]:
 
     with ThreadPoolExecutor() as pool:
         pairs = list(pool.map(read, images))
+        rotated = sum(pool.map(is_rotated, images.values()))
+        rotated_masks = sum(pool.map(is_rotated, masks.values()))
     pixels = torch.stack([image for image, _ in pairs])
     values = torch.stack([mask for _, mask in pairs])
     notes = left_out(others + more)
     if are_transparent(list(images.values()), pixels, cfg.background):
         notes.append(f"transparent pixels are {cfg.background} (data.background)")
+    if rotated > rotated_masks:
+        notes.append(
+            f"{rotated} images are rotated by their EXIF orientation, and {rotated_masks} masks: "
+            "check them"
+        )
     splits = {split: (pixels[chosen], values[chosen]) for split, chosen in indices.items()}
     return splits, notes
 
@@ -423,8 +431,9 @@ def read_pair(
             "8 bits or with a palette, and a value per class"
         )
     if image.size != mask.size:
+        rotated = ", rotated by its EXIF orientation," if is_rotated(file) else ""
         raise UserError(
-            f"{file} has {_shape(image)} pixels and its mask {mask_file} {_shape(mask)}: "
+            f"{file} has {_shape(image)} pixels{rotated} and its mask {mask_file} {_shape(mask)}: "
             "make them equal"
         )
     mask = mask.resize((cfg.size, cfg.size), Image.Resampling.NEAREST)

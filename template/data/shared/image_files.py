@@ -350,6 +350,12 @@ def open_any(file: Path) -> Image.Image:
         raise UserError(f"cannot read the image {file} ({why}): replace or remove it") from error
 
 
+def is_rotated(file: Path) -> bool:
+    """Whether the EXIF data of an image say that it is to be rotated or flipped."""
+    with Image.open(file) as header:
+        return header.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9)
+
+
 def resize(image: Image.Image, size: int) -> Tensor:
     """Return an image (channels, size, size), uint8, resized but not cropped."""
     if image.mode == "RGBA":  # Pillow weights colors by their opacity
