@@ -103,6 +103,8 @@ class Spec:
 class Rows(TensorDataset):
     """Standardized numbers (n, numeric); codes (n, categorical); targets (n,)."""
 
+    ignored: tuple[str, ...] = ()  # columns
+
     def __getitems__(self, indices: list[int]) -> Batch:
         chosen = torch.as_tensor(indices)
         return tuple(column.index_select(0, chosen) for column in self.tensors)
@@ -134,6 +136,7 @@ def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Rows, Rows, Spec]:
         spec = _find_spec(table, splits, cfg)
     train = _make_rows(splits["train"], spec, cfg, "data.path")
     val = _make_rows(splits["val"], spec, cfg, "data.val_path")
+    train.ignored = cfg.ignore
     return train, val, spec
 
 
@@ -162,6 +165,8 @@ def describe(
         columns += f" ({listed(spec.categorical)})"
     if spec.empty:
         columns += f", {len(spec.empty)} left out (empty: {listed(spec.empty)})"
+    if train_set.ignored:
+        columns += f", {len(train_set.ignored)} ignored ({listed(train_set.ignored)})"
     rows = f"{len(train_set):,} rows for training, {len(val_set):,} for validation; {columns}"
     lines = unusual_values(train_set.tensors[0], spec.numeric, spec.mean, spec.std)
     lines += _copies_of_target(train_set, spec)

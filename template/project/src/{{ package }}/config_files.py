@@ -115,7 +115,8 @@ def read_options(words: list[str], keys: dict[str, Key]) -> list[str]:
     `--train.epochs` on the command line sets `train.steps` of a file to null.
     """
     given: dict[str, str] = {}
-    for place, options in _sources(words):
+    lists = {name for name, key in keys.items() if _takes_list(key.type)}
+    for place, options in _sources(words, lists):
         for name in options:
             section = name.rpartition(".")[0]
             key = keys.get(name) or keys.get(section)  # an item of a dict
@@ -144,12 +145,15 @@ def as_text(value: Any, kind: Any) -> str:
     if is_null and NoneType not in kinds:
         raise ValueError("needs a value, not null")
     _refuse_misread(str(value), kinds)
-    takes_list = any(get_origin(part) in (list, tuple) for part in kinds)
-    if takes_list and isinstance(value, str) and not is_null:
+    if _takes_list(kind) and isinstance(value, str) and not is_null:
         value = _read_list(value) if value.startswith("[") else [value]
     if isinstance(value, str):
         return value
     return json.dumps(value)
+
+
+def _takes_list(kind: Any) -> bool:
+    return any(get_origin(part) in (list, tuple) for part in alternatives(kind))
 
 
 def _refuse_misread(text: str, kinds: tuple[Any, ...]) -> None:
@@ -167,9 +171,15 @@ def _read_list(text: str) -> Any:
         raise ValueError(f"is {text}, which is no list of YAML: write it as [a, b]") from None
 
 
-def _sources(words: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the options of each file, with its name for errors, and of the command line."""
-    own = {}
+def _sources(
+    words: list[str],
+    lists: set[str],
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the options of each file, with its name for errors, and of the command line.
+
+    There, a list may not be given twice, as the first one would have no effect.
+    """
+    own: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
         if not word.startswith("--"):
@@ -182,6 +192,9 @@ def _sources(words: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         if name == "config":
             place = f" in {value}"
             yield place, flat(load(value), place)
+        elif name in own and name in lists:
+            both = f"[{own[name].strip('[]')}, {value.strip('[]')}]"
+            raise UserError(f"--{name} is given twice: give a list, such as {both}")
         else:
             own[name] = value
     yield "", own
