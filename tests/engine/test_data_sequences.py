@@ -280,7 +280,7 @@ def test_own_series_is_understood(
             "column load: '0 kW' in row 2 is not a number: cor",
         ),
         (csv_of(once("1e39")), {}, "column load: 1e+39 in row 7 is too large: correct it"),
-        (csv_of(once("inf")), {}, "column load: inf in row 7 is too large: correct it"),
+        (csv_of(once("inf")), {}, "column load: inf in row 7 is not finite: correct it"),
         (
             csv_of(lambda row: 5),
             {},
@@ -415,6 +415,8 @@ def test_unusable_series_is_one_line(
         ("%Y%m%d", "D"),
         ('"%B %d, %Y"', "D"),
         ("%m/%d/%Y %I:%M:%S %p", "D"),
+        ("%d/%m/%Y", "MS"),
+        ("%d/%m/%y", "MS"),
         ("%b-%y", "MS"),
         ("%b %Y", "MS"),
     ],
@@ -426,7 +428,10 @@ def test_dates_of_any_form_have_to_rise(
     file = tmp_path / "table.csv"
     cfg = p.data.DataConfig(kind="series", path=file, window=8, horizon=4)
     file.write_text(csv_of(date=lambda row: days[row].strftime(form)))
-    assert "training: 1963-01-01 00:00:00 to" in "\n".join(p.data.describe(*p.data.load(cfg)))
+    step = "step 1 days" if frequency == "D" else "step 28 days to 31 days"
+    said = "\n".join(p.data.describe(*p.data.load(cfg)))
+    assert "training: 1963-01-01 00:00:00 to" in said
+    assert step in said
     file.write_text(csv_of(date=lambda row: days[-1 - row].strftime(form)))
     with pytest.raises(p.errors.UserError, match="column when: .* in row 3 is not after the date"):
         p.data.load(cfg)

@@ -518,10 +518,11 @@ def _parse_other_dates(texts: "pd.Series[str]") -> list["pd.Series[pd.Timestamp]
     return [dates] if is_ordered else []
 
 
-def _oddity(dates: "pd.Series[pd.Timestamp]") -> tuple[int, int]:
-    """Return how many dates are missing or do not rise, and the number of different steps."""
+def _oddity(dates: "pd.Series[pd.Timestamp]") -> tuple[int, pd.Timedelta]:
+    """Return how many dates are missing or do not rise, and how much the steps differ."""
     wrong = dates.isna() | ~_rises(dates)
-    return int(wrong.sum()), dates.diff().nunique()
+    steps = dates.diff()
+    return int(wrong.sum()), steps.max() - steps.min()
 
 
 def _rises(dates: "pd.Series[pd.Timestamp]") -> "pd.Series[bool]":

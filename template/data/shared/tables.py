@@ -343,7 +343,11 @@ def as_numbers(column: "pd.Series[Any]") -> "pd.Series[float]":
     numbers = pd.to_numeric(column, errors="coerce").astype("float64")
     is_text = numbers.isna() & ~is_missing(column)
     is_large = numbers.abs() > np.finfo(np.float32).max
-    for wrong, why in ((is_text, "is not a number"), (is_large, "is too large")):
+    for wrong, why in (
+        (is_text, "is not a number"),
+        (numbers.abs() == np.inf, "is not finite"),
+        (is_large, "is too large"),
+    ):
         if wrong.any():
             row = first_row(wrong)
             cell = column[row]
@@ -434,12 +438,19 @@ def refuse_numbers(
     cell = str(column[row])
     why = "is not a number: correct it, empty the cell"
     if unclear.any():
-        point = cell.replace(",", "")
-        comma = cell.replace(".", "").replace(",", ".")
-        why = f"can be {point} or {comma}: rewrite the numbers, set data.decimal"
-        if point == comma:
-            why = "has separators between thousands: remove them"
+        why = _what_is_unclear(cell, decimal)
     raise UserError(f"column {column.name}: {cell!r:.40} in row {row} {why}, or {advice}")
+
+
+def _what_is_unclear(cell: str, decimal: str) -> str:
+    """Say what a number with points or commas can be; in 1.100,10 only the comma is a decimal."""
+    point = cell.replace(",", "")
+    comma = cell.replace(".", "").replace(",", ".")
+    last = "comma" if cell.rfind(",") > cell.rfind(".") else "point"
+    has_both = "," in cell and "." in cell
+    if point == comma or (has_both and last == decimal):
+        return "has separators between thousands: remove them"
+    return f"can be {point} or {comma}: rewrite the numbers, set data.decimal"
 
 
 def _parse(
