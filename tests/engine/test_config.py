@@ -327,7 +327,7 @@ def test_values_in_a_file_are_read_as_on_the_command_line(
 
 
 def test_a_list_that_is_given_twice_is_refused(package: MakePackage, tmp_path: Path) -> None:
-    """A file's list is overridden, and so are other options, as by scripts that add some."""
+    """A list replaces that of a file or of before, as in scripts that add options."""
     p = package("mlp", "optimizers")
     (tmp_path / "c.yaml").write_text("data: {ignore: [a]}")
     words = [
@@ -337,9 +337,11 @@ def test_a_list_that_is_given_twice_is_refused(package: MakePackage, tmp_path: P
         "--data.ignore=b",
     ]
     assert p.config.parse(p.components.Config, words).data.ignore == ("b",)
-    message = r"--data.ignore is given twice: give a list, such as \[b, c\]"
+    message = r"--data.ignore is given twice: give a list, \[b, c\]"
     with pytest.raises(p.errors.UserError, match=message):
-        p.config.parse(p.components.Config, [*words, "--data.ignore", "[c]"])
+        p.config.parse(p.components.Config, [*words, "--data.ignore", "c"])
+    whole = p.config.parse(p.components.Config, [*words, "--data.ignore", "[c]"])
+    assert whole.data.ignore == ("c",)
 
 
 def test_list_of_one_needs_no_brackets_on_the_command_line(package: MakePackage) -> None:

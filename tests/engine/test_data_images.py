@@ -229,7 +229,7 @@ HOSTILE = {
     "one image each": (
         ["a/0.png", "b/0.png"],
         "error: data.path=ROOT has no validation images, and 2 for training: "
-        "add images to a folder val or, without one, change data.val_fraction",
+        "add images, or change data.val_fraction",
     ),
     "other files": (
         [*TWO, "a/0.HEIC", "b/0.heic", "README", "0.png"],

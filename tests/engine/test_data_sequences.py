@@ -265,9 +265,9 @@ def test_own_series_is_understood(
             "column load: '0,5' in row 2 can be 05 or 0.5: rewrite the numbers, set data.decimal",
         ),
         (
-            csv_of(lambda row: f"{row % 7 + 1}.125" if row else 999),
+            csv_of(lambda row: row + 2 if row % 2 else f"{row % 7 + 1}.125"),
             {"columns": ("load",)},
-            "column load: '2.125' in row 3 can be 2125 or 2.125: remove separators",
+            "column load: '1.125' in row 2 can be 1125 or 1.125: remove separators",
         ),
         (
             csv_of(lambda row: f"${row % 7}.5"),
@@ -351,6 +351,11 @@ def test_own_series_is_understood(
         ),
         (csv_of(rows=20), {"val_fraction": 0.05}, "the validation split has 9 rows, but a window"),
         (csv_of(rows=0), {}, "has no rows below the names of the columns"),
+        (
+            csv_of(lambda row: 20240131 - row % 31 - row // 31 * 100, lambda row: row % 7, rows=31),
+            {},
+            "column load: 2024-01-30 00:00:00 in row 3 is not after the date of the row above",
+        ),
         *(
             (falling(form), {}, " in row 3 is not after the date of the row")
             for form in OTHER_FORMS

@@ -97,6 +97,24 @@ def test_names_of_files_and_folders_are_splits(
     assert data.load_test(cfg).tensors[0].unique().tolist() == [62]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("index.md", "guide/install.md", "guide/train-a-model.md", "guide/validation.md"),
+        ("README.md", "src/main.rs", "src/train.rs", "src/eval.rs"),
+    ],
+)
+def test_words_of_splits_beside_others_in_a_folder_are_none(
+    p: Package,
+    tmp_path: Path,
+    names: tuple[str, ...],
+) -> None:
+    write(tmp_path, dict.fromkeys(names, b"a" * 99))
+    cfg = p.data.DataConfig(path=tmp_path, context=8, val_fraction=0.5)
+    lines = p.data.describe(*p.data.load(cfg))
+    assert "files for training" in lines[0]
+
+
 def test_each_folder_may_have_splits(p: Package, tmp_path: Path) -> None:
     files = {
         "en/train/a": b"a" * 99,
@@ -238,15 +256,6 @@ REFUSED: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
         },
         {},
         "other files, such as de/a: give data.path=.*/en, move",
-    ),
-    "splits in several folders beside others": (
-        {
-            "a/train/b": b"a",
-            "c/val.txt": b"b",
-            "c/d": b"c",
-        },
-        {},
-        "has text for train and val, and other files, such as c/d: move these out",
     ),
     "an encoding of bytes": (
         {"a.txt": b"a" * 99},

@@ -315,6 +315,7 @@ def save(file: Path, checkpoint: dict[str, Any]) -> str:
         ("--model.pct_start=2", "model.pct_start is 2.0: it must be in (0, 1)"),
         ("--model.lrr=1", "--model.lrr; see fit --help. Did you mean --model.lr?"),
         ("--model.size=huge", "model.size is huge: it must be small"),
+        ("--trainer.max_steps=-1", "no last step: set trainer.max_steps or trainer.max_epochs"),
         ("--trainer.max_steps=0", "trainer.max_steps and trainer.max_epochs must not be 0"),
         ("--trainer.devices=0", "devices"),
         ("--trainer.accelerator=gpuu", "invalid accelerator name"),
@@ -390,10 +391,16 @@ def test_options_of_the_command_line_override_files_after_them(p: Project, tmp_p
     file = tmp_path / "own.yaml"
     file.write_text("model: {lr: 0.2, beta2: 0.9}\ntrainer: {max_steps: 4}")
     words = ["--model.lr=0.1", "--trainer.max_epochs=1", "--trainer.limit_train_batches=5"]
-    cli = p.run(tmp_path, *words, "--config", str(file))
+    cli = p.run(tmp_path, *words, "-c", str(file))
     model = cli.config["fit"]["model"]
     assert (model["lr"], model["beta2"]) == (0.1, 0.9)
     assert cli.trainer.global_step == 5, "one epoch, and not the 4 steps of the file"
+
+
+@pytest.mark.parametrize("value", ["-1", "null"])
+def test_a_limit_that_is_none_leaves_that_of_the_file(p: Project, value: str) -> None:
+    words = ["fit", f"--trainer.max_epochs={value}", "--config=a.yaml"]
+    assert p.train.command_line_last(words) == ["fit", "--config=a.yaml", words[1]]
 
 
 def test_foreign_checkpoint_is_one_line(

@@ -204,6 +204,7 @@ def test_finished_run_says_so_in_one_line_and_changes_nothing(p: Package, tmp_pa
             tmp_path,
             *SIX,
             f"--log.every={ranks}",
+            f"--loader.num_workers={ranks}",
             ranks=ranks,
         )
         line = f"{tmp_path}/a is finished, after 6 steps: use another run.name\n"

@@ -126,7 +126,7 @@ def sweep(args: argparse.Namespace) -> None:
             title = f"# {args.metric} {study.best_value:.6g} of {best_run}\n"
             text = title + yaml.safe_dump(study.best_params)
             (folder / "best.yaml").write_text(text, encoding="utf-8")
-    if not study.get_trials(states=[TrialState.COMPLETE]):
+    if not study.get_trials(states=[TrialState.COMPLETE, TrialState.RUNNING]):
         raise UserError(f"no trial ended with a finite {args.metric}, so there is no best.yaml")
 
 

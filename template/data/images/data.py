@@ -277,7 +277,7 @@ def load(cfg: DataConfig, spec: Spec | None = None) -> tuple[Images, Images, Spe
     if not splits["val"]:
         raise UserError(
             f"data.path={cfg.path} has no validation images, and {len(splits['train'])} for "
-            "training: add images to a folder val or, without one, change data.val_fraction"
+            "training: add images, or change data.val_fraction"
         )
     train = Images(splits["train"], classes, cfg, notes)
     val = Images(splits["val"], classes, cfg)

@@ -27,7 +27,9 @@ from .tables import (
     listed,
     moments,
     read_file,
+    refuse_empty,
     refuse_numbers,
+    refuse_unclear,
     tidy,
     unusual_values,
 )
@@ -398,11 +400,14 @@ def read_series(
     """
     cells = read_file(path, cfg, key, has_index=True)
     table = pd.DataFrame({name: tidy(cells[name]) for name in cells}, index=cells.index)
+    refuse_empty(table, f"{key}={path}")
     dates = _find_dates(table)
     columns = {}
     for name in names or _find_columns(table, dates, cfg):
         if name not in table:
             raise UserError(f"{key}={path} has no column {name!r}; it has {listed(table.columns)}")
+        if name in cfg.columns:
+            refuse_unclear(table[name], "choose other data.columns")
         columns[name] = as_numbers(table[name])
         if columns[name].isna().all():
             raise UserError(f"column {name} has no value: choose other data.columns")
@@ -492,7 +497,7 @@ def _find_dates(table: pd.DataFrame) -> "pd.Series[pd.Timestamp] | None":
             if not column.dropna().between(19000101, 21001231).all():
                 continue
             column = as_texts(column)  # 20240131 may be a date
-            if place > 0 and not _rises(_parse_dates(column, "%Y%m%d")).all():
+            if place > 0 and not _are_ordered(_parse_dates(column, "%Y%m%d")):
                 continue
         parsed = []
         for form in FORMS if place > 0 else FIRST_FORMS:
@@ -530,6 +535,12 @@ def _rises(dates: "pd.Series[pd.Timestamp]") -> "pd.Series[bool]":
     rises = dates.diff() > pd.Timedelta(0)
     rises.iloc[0] = True
     return rises
+
+
+def _are_ordered(dates: "pd.Series[pd.Timestamp]") -> bool:
+    """Whether most dates rise, or all fall."""
+    falls = dates.diff()[1:] < pd.Timedelta(0)
+    return bool(_rises(dates).mean() > 0.9 or falls.all())
 
 
 def _parse_dates(

@@ -353,6 +353,8 @@ def open_any(file: Path) -> Image.Image:
 def is_rotated(file: Path) -> bool:
     """Whether the EXIF data of an image say that it is to be rotated or flipped."""
     with Image.open(file) as header:
+        if header.format == "PNG" and "exif" not in header.info:  # getexif() would decode it
+            return False
         return header.getexif().get(ExifTags.Base.Orientation, 1) in range(2, 9)
 
 

@@ -27,9 +27,11 @@ BLANKS = "\u00a0\u2009\u202f"
 THOUSANDS = f"[.,'\u2019 {BLANKS}]"
 NUMBER = r"[-+]?[0-9]+(" + THOUSANDS + r"[0-9]{3})*([.,][0-9]+)?"
 """A number that may have separators between thousands."""
-GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}([.,][0-9]{3})+ *")
+GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}(\.[0-9]{3})+ *")
 GROUPED_OR_SMALL = re.compile(GROUPED.pattern + r"|[-+]?[0-9]{1,3} *")
-"""Numbers that have a separator between thousands, or may need none."""
+"""Numbers that may have points between thousands, or need none."""
+MARKS = {"0", "1", "9", "99", "999"}
+"""Numbers that often stand for a missing value, with a minus as well."""
 CURRENCY = r"([$€£¥₹]|[A-Z]{3}\s)"
 UNIT = r"([$€£¥₹%°µ]|[^\W\d_])[^\d:]{0,9}"
 SHORT_UNIT = r"([$€£¥%]|[a-zA-Z]{1,3})"
@@ -85,9 +87,13 @@ def read_file(
         if is_parquet:
             fix = "write it again, with a name for each column"
         raise UserError(f"cannot read the table {path} ({why}): {fix}") from error
-    if table.index.empty:
-        raise UserError(f"{key}={path} has no rows below the names of the columns: add some")
     return table
+
+
+def refuse_empty(table: pd.DataFrame, file: str) -> None:
+    """Refuse a table without rows."""
+    if table.index.empty:
+        raise UserError(f"{file} has no rows below the names of the columns: add some")
 
 
 def _read_parquet(file: Path) -> pd.DataFrame:
@@ -150,7 +156,9 @@ def _parse_csv(
     }
     first: pd.DataFrame = pd.read_csv(io.BytesIO(content), nrows=SAMPLE, dtype=str, **options)
     codes = [name for name in names if _are_codes(first[name].dropna())]
-    unclear = [name for name in names if _are_unclear(first[name].dropna())]
+    unclear: list[str] = []
+    if cfg.decimal == "point":
+        unclear = [name for name in names if _are_unclear(first[name].dropna())]
     dtypes = dict.fromkeys(codes + unclear, str)
     table: pd.DataFrame = pd.read_csv(io.BytesIO(content), dtype=dtypes, **options)
     clear = [name for name in unclear if not _are_unclear(table[name].dropna())]
@@ -216,15 +224,16 @@ def _are_codes(cells: "pd.Series[str]") -> bool:
 
 
 def _are_unclear(cells: "pd.Series[str]") -> bool:
-    """Whether all are numbers such as 1.234, at least three different ones, or such as 999.
+    """Whether all are numbers such as 1.234 or 567, with at least three different ones of each.
 
-    In 1.234 it may be thousands that have a point, or a comma; in other numbers, there are none.
+    So the point may separate thousands.
     """
     different = cells.unique().tolist()
     if not all(map(GROUPED_OR_SMALL.fullmatch, different)):
         return False
     grouped = [cell for cell in different if GROUPED.fullmatch(cell)]
-    return 3 <= len(grouped) < len(different)
+    small = {cell.strip("+- ") for cell in different if cell not in grouped}
+    return len(grouped) >= 3 and len(small - MARKS) >= 3
 
 
 def _refuse_short_rows(
@@ -339,7 +348,6 @@ def is_missing(column: "pd.Series[Any]") -> "pd.Series[bool]":
 
 def as_numbers(column: "pd.Series[Any]") -> "pd.Series[float]":
     """Return a tidy column as float64; refuse text, and numbers that float32 has not."""
-    refuse_unclear(column, "leave the column out")
     numbers = pd.to_numeric(column, errors="coerce").astype("float64")
     is_text = numbers.isna() & ~is_missing(column)
     is_large = numbers.abs() > np.finfo(np.float32).max
@@ -388,8 +396,7 @@ def find_categories(column: "pd.Series[Any]") -> tuple[str, ...]:
         row = first_row(is_rare)
         raise UserError(
             f"column {column.name}: {texts[row]!r:.40} in row {row}, like most values, is in "
-            "fewer than 3 rows, so it is no category: add the column to data.ignore, "
-            "and not to data.categorical"
+            "fewer than 3 rows, so it is no category: add the column to data.ignore"
         )
     return tuple(sorted(frequent))
 
@@ -402,10 +409,9 @@ def refuse_unclear(column: "pd.Series[Any]", advice: str) -> None:
     if not _are_unclear(cells):
         return
     row = first_row(cells.str.fullmatch(GROUPED))
-    whole = re.sub("[.,]", "", cells[row])
-    decimal = cells[row].replace(",", ".")
+    whole = cells[row].replace(".", "")
     raise UserError(
-        f"column {column.name}: {cells[row]!r} in row {row} can be {whole} or {decimal}: "
+        f"column {column.name}: {cells[row]!r} in row {row} can be {whole} or {cells[row]}: "
         f"remove separators between thousands, write all numbers with three decimals, or {advice}"
     )
 
@@ -421,7 +427,8 @@ def refuse_numbers(
     The others have to be corrected. Values with a unit count as numbers if there are more than a
     few different ones.
     """
-    refuse_unclear(column, advice)
+    if decimal == "point":
+        refuse_unclear(column, advice)
     counts = column[column != ""].value_counts()
     cells = counts.index.to_series().astype(str)
     plain = _parse(cells, decimal).notna()
@@ -443,12 +450,11 @@ def refuse_numbers(
 
 
 def _what_is_unclear(cell: str, decimal: str) -> str:
-    """Say what a number with points or commas can be; in 1.100,10 only the comma is a decimal."""
+    """Say what a number with points or commas can be."""
     point = cell.replace(",", "")
     comma = cell.replace(".", "").replace(",", ".")
-    last = "comma" if cell.rfind(",") > cell.rfind(".") else "point"
-    has_both = "," in cell and "." in cell
-    if point == comma or (has_both and last == decimal):
+    has_thousands = "," in cell[: cell.rfind(".") + 1]  # as 1,100.10
+    if decimal == "comma" or has_thousands or point == comma:
         return "has separators between thousands: remove them"
     return f"can be {point} or {comma}: rewrite the numbers, set data.decimal"
 

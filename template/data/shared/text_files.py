@@ -60,9 +60,10 @@ def library() -> Files:
 def own_files(path: Path, pattern: str = "*") -> Files:
     """Return a file, or the files of a folder that match the pattern, at any depth.
 
-    Names such as wiki.train.txt or val/a.txt, at any depth, are splits if there are some for
-    `train` and for `val`; then other files are an error. Otherwise all files are for training,
-    unless the names are for `train` and `test` alone. Linked folders are left out.
+    Names such as wiki.train.txt or val/a.txt are splits, if there are some for `train` and for
+    another split, and no other files. Otherwise all files are for training; but other files beside
+    `train` and `val`, or beside a folder that has only these, are an error. Linked folders are left
+    out.
     """
     if path == Path():  # also that of an empty string, as of a variable that is not set
         raise UserError("data.path is empty, or the current folder: give the folder's name")
@@ -88,60 +89,40 @@ def _has_text(file: Path, folder: Path) -> bool:
 def _named_splits(files: list[Path], path: Path) -> Files:
     # a folder may have only one, with the splits
     folder = Path(os.path.commonpath([file.parent for file in files]))
-    divided, has_val = _find_divided(files, folder)
     splits: Files = {"train": [], "val": [], "test": []}
     others: list[Path] = []
     for file in files:
-        group = others
-        for place in _below(folder, file):
-            split = _split_of(place)
-            if split and place.parent in divided:
-                group = splits[split]
+        found = filter(None, map(_split_of, file.relative_to(folder).parts))
+        split = next(found, "")
+        group = splits[split] if split else others
         group.append(file)
-    if has_val and others:
-        where = min(divided)
-        give = f"give data.path={where}, " if where != folder else ""
-        raise UserError(
-            f"data.path={path} has text for train and val, and other files, such as "
-            f"{others[0].relative_to(folder)}: {give}move these out, or rename those of the splits"
-        )
-    if has_val or (splits["train"] and splits["test"] and not others):
+    if splits["train"] and (splits["val"] or splits["test"]) and not others:
         return splits
+    for parent, names in _splits_of_folders(files, folder).items():
+        is_whole = parent == folder or "" not in names
+        if is_whole and {"train", "val"} <= names:
+            give = f"give data.path={parent}, " if parent != folder else ""
+            raise UserError(
+                f"data.path={path} has text for train and val, and other files, such as "
+                f"{others[0].relative_to(folder)}: {give}move these out, or rename those of the "
+                "splits"
+            )
     return {"train": files, "val": [], "test": []}
 
 
-def _find_divided(
-    files: list[Path],
-    folder: Path,
-) -> tuple[set[Path], bool]:
-    """Return the folders with names for `train` and `val`, and whether there are both.
-
-    If both are in no folder, such as a/train and b/val, it is all folders.
-    """
-    both = {"train", "val"}
-    named: dict[Path, set[str]] = {}
-    exact = set()
+def _splits_of_folders(files: list[Path], folder: Path) -> dict[Path, set[str]]:
+    """Return the splits for which the files and folders in each folder are named."""
+    names: dict[Path, set[str]] = {}
     for file in files:
-        for place in _below(folder, file):
-            split = _split_of(place)
-            named.setdefault(place.parent, set()).add(split)
-            if place.stem.lower() in SPLITS:
-                exact.add(split)
-    divided = {place for place, found in named.items() if found >= both}
-    if divided:
-        return divided, True
-    return set(named), exact >= both
+        places = [file, *file.parents]
+        for place in places[: places.index(folder)]:
+            names.setdefault(place.parent, set()).add(_split_of(place.name))
+    return names
 
 
-def _below(folder: Path, file: Path) -> list[Path]:
-    """Return a file, and the folders in `folder` that it is in, the outermost last."""
-    places = [file, *file.parents]
-    return places[: places.index(folder)]
-
-
-def _split_of(place: Path) -> str:
-    """Return the split that a file or folder is named for, "" for none, as for code."""
-    name = place.name.lower()
+def _split_of(name: str) -> str:
+    """Return the split for which a file or folder is named, "" for none, as for code."""
+    name = name.lower()
     if name.endswith(".py"):
         return ""
     words = re.split(r"[^a-z]+", name)

@@ -27,7 +27,9 @@ from .tables import (
     listed,
     moments,
     read_file,
+    refuse_empty,
     refuse_numbers,
+    refuse_unclear,
     sort_names,
     tidy,
     unusual_values,
@@ -148,6 +150,7 @@ def load_test(cfg: DataConfig, spec: Spec | None = None) -> Rows | None:
     test = splits["test"]
     if cfg.test_path is not None:
         test = read_table(cfg.test_path, cfg, "data.test_path")
+        refuse_empty(test, f"data.test_path={cfg.test_path}")
     return None if test.empty else _make_rows(test, spec, cfg, "data.test_path")
 
 
@@ -286,10 +289,12 @@ def _read(cfg: DataConfig) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
         splits = _draw_splits(table, cfg)
     else:
         table = read_table(cfg.path, cfg, "data.path")
+        refuse_empty(table, f"data.path={cfg.path}")
         _check_config(table, cfg, f"data.path={cfg.path}")
         splits = _split_by_content(table, cfg)
     if cfg.val_path is not None:
         splits["val"] = read_table(cfg.val_path, cfg, "data.val_path")
+        refuse_empty(splits["val"], f"data.val_path={cfg.val_path}")
         _refuse_empty_columns(splits["train"], splits["val"], cfg)
         only_target = replace(cfg, categorical=(), ignore=())
         _check_config(splits["val"], only_target, f"data.val_path={cfg.val_path}")
@@ -423,7 +428,8 @@ def _find_spec(
     spec = _find_columns(table, splits["train"], cfg)
     if _has_classes(target, cfg):
         return replace(spec, classes=_find_classes(target, cfg))
-    mean, std = moments(as_numbers(target)[train.index])
+    refuse_unclear(target, "choose another target")
+    mean, std = moments(as_numbers(train))
     val_mean, _ = moments(as_numbers(val))
     _check_varies(val, "validation")
     return replace(

@@ -44,6 +44,8 @@ def read_rows(files: list[Path], cfg: data.DataConfig, spec: data.Spec) -> list[
             raise UserError(f"{file} has no column {missing}, which the model needs") from None
         say_unknown(file, table, codes, spec)
         samples += zip(numbers, codes, torch.zeros(len(numbers)), strict=True)
+    if not samples:
+        raise UserError(f"{files[0]} has no rows")
     return samples
 
 
@@ -61,7 +63,7 @@ def say_unknown(
             rows = f"{count:,} of {len(table):,} rows"
             lines.append(f"{name}: {rows} have no category that the run knows")
     for name in spec.numeric:
-        if name in table and table[name].isna().all():
+        if name in table and len(table) and table[name].isna().all():
             lines.append(f"{name}: no row has a number")
     for line in lines:
         print(f"{file}: {line}", file=sys.stderr)

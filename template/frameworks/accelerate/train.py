@@ -220,7 +220,7 @@ def is_best(
     for name, value in results.items():
         if not math.isfinite(value):
             what = f"{name} is {value} in the validation of step {progress.step:,}"
-            accelerator.print(f"warning: {what}, which is never the best value")
+            accelerator.print(f"warning: {what}")
     value = results[cfg.monitor]
     if not math.isfinite(value):
         return False

@@ -10,8 +10,9 @@ python=python3
 if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
 python=${PYTHON:-$python}
 export PYTHONPATH=$PWD/src${PYTHONPATH:+:$PYTHONPATH}
-devices=${PROCESSES:-{{ [gpus, 1] | max }}}
+options=()
+if [ -n "${PROCESSES:-}" ]; then options=(--trainer.devices "$PROCESSES"); fi
 
 # Lightning starts the other processes itself.
 exec "$python" -m {{ package }}.train fit --config configs/default.yaml \
-  --trainer.devices "$devices" --trainer.num_nodes 1 "$@"
+  --trainer.num_nodes 1 ${options[@]+"${options[@]}"} "$@"

@@ -158,7 +158,7 @@ class RunLog(SaveConfigCallback):
             row[metric] = value.item()
             if split == "val" and not math.isfinite(row[metric]):
                 what = f"{name} is {row[metric]} in the validation of step {step:,}"
-                rank_zero_info(f"{what}, which is never the best value")
+                rank_zero_info(f"{what}")
         if split == "train" and not math.isfinite(row["loss"]):
             raise UserError(f"the loss is {row['loss']} at step {step:,}: lower model.lr")
         row |= speed

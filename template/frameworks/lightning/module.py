@@ -1,5 +1,6 @@
 """The LightningModule around model.py: loss, metrics, AdamW and 1cycle."""
 
+import math
 from inspect import signature
 from typing import Any, Literal
 
@@ -179,13 +180,15 @@ class Model(LightningModule):
     def one_cycle(self, optimizer: Optimizer) -> OneCycleLR:
         """Return the 1cycle schedule: Smith and Topin 2018 (arXiv:1708.07120)."""
         defaults = optimizer.defaults
-        steps = int(self.trainer.estimated_stepping_batches)
+        steps = self.trainer.estimated_stepping_batches
         if steps < 1:
             raise UserError("no steps: trainer.max_steps and trainer.max_epochs must not be 0")
+        if steps == math.inf:
+            raise UserError("no last step: set trainer.max_steps or trainer.max_epochs")
         return OneCycleLR(
             optimizer,
             max_lr=[group["lr"] for group in optimizer.param_groups],
-            total_steps=steps,
+            total_steps=int(steps),
             cycle_momentum="betas" in defaults or bool(defaults.get("momentum")),
             pct_start=self.pct_start,
             div_factor=self.div_factor,

@@ -189,10 +189,9 @@ def read_config(text: str, path: str = "") -> Any:
     value = read_yaml(text)
     if not path:
         return value
-    sections = value if isinstance(value, dict) else {}
-    return {
-        name: keys for name, keys in sections.items() if keys is not None or name not in SECTIONS
-    }
+    if value is None or value == text:  # jsonargparse reads `data:` as text
+        return {}
+    return {name: keys for name, keys in value.items() if keys is not None or name not in SECTIONS}
 
 
 def command_line_last(words: list[str]) -> list[str]:
@@ -206,13 +205,17 @@ def command_line_last(words: list[str]) -> list[str]:
     options = []
     rest = iter(words[1:])
     for word in rest:
-        if word.startswith("--config"):
-            files += [word] if "=" in word else [word, *islice(rest, 1)]
+        if word == "-c" or word.startswith("--config"):
+            files += [word] if "=" in word else ["--config", *islice(rest, 1)]
         else:
             options.append(word)
-    names = {word.partition("=")[0] for word in options}
+    given = {}
+    for word, following in pairwise([*options, ""]):
+        name, equals, value = word.partition("=")
+        given[name] = value if equals else following
     for name, other in (("max_epochs", "max_steps"), ("max_steps", "max_epochs")):
-        if f"--trainer.{name}" in names and f"--trainer.{other}" not in names:
+        has_limit = given.get(f"--trainer.{name}", "-1") not in ("-1", "null")
+        if has_limit and f"--trainer.{other}" not in given:
             options.append(f"--trainer.{other}=-1")
     return [words[0], *files, *options]
 

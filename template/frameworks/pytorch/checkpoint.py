@@ -79,7 +79,7 @@ class Checkpoints:
             for name, result in results.items():
                 if not math.isfinite(result):
                     what = f"{name} is {result} in the validation of step {step:,}"
-                    tqdm.write(f"warning: {what}, which is never the best value")
+                    tqdm.write(f"warning: {what}")
             if not math.isfinite(value):
                 return
             new = {"step": step, "value": value, "monitor": monitor, "mode": mode or "min"}

@@ -177,7 +177,7 @@ def _sources(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the options of each file, with its name for errors, and of the command line.
 
-    There, a list may not be given twice, as the first one would have no effect.
+    There, an item of a list may not be given twice, as the first one would have no effect.
     """
     own: dict[str, str] = {}
     rest = iter(words)
@@ -192,9 +192,8 @@ def _sources(
         if name == "config":
             place = f" in {value}"
             yield place, flat(load(value), place)
-        elif name in own and name in lists:
-            both = f"[{own[name].strip('[]')}, {value.strip('[]')}]"
-            raise UserError(f"--{name} is given twice: give a list, such as {both}")
+        elif name in own and name in lists and "[" not in own[name] + value:
+            raise UserError(f"--{name} is given twice: give a list, [{own[name]}, {value}]")
         else:
             own[name] = value
     yield "", own
