@@ -477,8 +477,8 @@ def test_validation_that_is_not_finite_is_never_the_best(
     assert (best["step"], best["value"]) == (2, 3.0)
     out = capsys.readouterr().out
     for value, step in (("nan", 1), ("inf", 3), ("nan", 4)):
-        line = f"warning: score is {value} in the validation of step {step}, which is never the"
-        assert f"{line} best value\n" in out
+        line = f"warning: score is {value} in the validation of step {step}\n"
+        assert line in out
 
 
 def test_early_stopping_takes_no_infinity_for_the_best(
