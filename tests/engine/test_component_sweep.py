@@ -58,7 +58,7 @@ def test_value_that_is_not_finite_is_never_the_best(
     assert ended.value.code == 1
     printed = capsys.readouterr()
     assert "sweep-0 pruned: score nan" in printed.out
-    message = "error: no trial ended with a finite score, so there is no best.yaml\n"
+    message = "error: no trial ended with a finite score, so there is no runs/sweep/best.yaml\n"
     assert printed.err == message
     assert not (folder / "runs/sweep/best.yaml").exists()
     sweep.main(command(0, "--trials=2"))

@@ -70,11 +70,10 @@ class EarlyStopping(Component):
         if self.since >= self.cfg.patience and run.step < run.plan.total_steps:
             run.finished = True
             if run.world.rank == 0:
-                why = f"did not improve {metric} {sign * self.best:.4g}"
-                if math.isinf(self.best):
-                    why = f"had no finite {metric}"
-                why = f"{self.since} validations in a row {why}"
-                tqdm.write(f"early_stopping ends the run at step {run.step:,}: {why}")
+                tqdm.write(
+                    f"early_stopping ends the run at step {run.step:,}: {self.since} validations "
+                    f"in a row did not improve {metric}"
+                )
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "since": self.since, "step": self.step, "rule": self.rule}

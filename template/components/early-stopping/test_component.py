@@ -1,6 +1,5 @@
 """Early stopping: which validation ends the run, and that a resumed run decides the same."""
 
-import math
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -38,7 +37,7 @@ def test_run_ends_after_validations_without_improvement(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert validate(tmp_path, LOSSES) == LOSSES[:5]
-    message = "ends the run at step 5: 2 validations in a row did not improve loss 2\n"
+    message = "ends the run at step 5: 2 validations in a row did not improve loss\n"
     assert message in capsys.readouterr().out
     assert validate(tmp_path, LOSSES) == LOSSES[:5], "started again, it does not train"
     more = ("--early_stopping.patience=3", "--train.steps=6", "--run.allow_changes=true")
@@ -51,14 +50,6 @@ def test_higher_is_better_and_small_improvements_do_not_count(tmp_path: Path) ->
     assert validate(tmp_path / "none", scores, *options) == scores
     options.append("--early_stopping.min_delta=0.1")
     assert validate(tmp_path / "delta", scores, *options) == scores[:4]
-
-
-def test_values_that_are_not_finite_do_not_count(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    validate(tmp_path, [math.nan] * 3, "--train.monitor=score", "--train.monitor_mode=max")
-    message = "ends the run at step 2: 2 validations in a row had no finite score\n"
-    assert message in capsys.readouterr().out
 
 
 def test_stopped_run_decides_as_the_uninterrupted_one(tmp_path: Path) -> None:

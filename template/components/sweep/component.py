@@ -110,6 +110,7 @@ def sweep(args: argparse.Namespace) -> None:
         )
     folder = Path("runs", args.name)
     folder.mkdir(parents=True, exist_ok=True)
+    best = folder / "best.yaml"
     journal = JournalFileBackend(str(folder / "journal.log"))
     study = optuna.create_study(
         storage=JournalStorage(journal),
@@ -124,10 +125,9 @@ def sweep(args: argparse.Namespace) -> None:
         if study.get_trials(states=[TrialState.COMPLETE]):
             best_run = study.best_trial.user_attrs["run"]
             title = f"# {args.metric} {study.best_value:.6g} of {best_run}\n"
-            text = title + yaml.safe_dump(study.best_params)
-            (folder / "best.yaml").write_text(text, encoding="utf-8")
-    if not study.get_trials(states=[TrialState.COMPLETE, TrialState.RUNNING]):
-        raise UserError(f"no trial ended with a finite {args.metric}, so there is no best.yaml")
+            best.write_text(title + yaml.safe_dump(study.best_params), encoding="utf-8")
+    if not best.exists():
+        raise UserError(f"no trial ended with a finite {args.metric}, so there is no {best}")
 
 
 def resume_killed(study: optuna.Study) -> None:
