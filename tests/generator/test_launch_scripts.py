@@ -121,7 +121,9 @@ def test_lightning_starts_its_processes_itself_but_for_clusters(
     stand_in(tmp_path / "bin/python", PYTHON.replace("threads=${OMP_NUM_THREADS-} ", ""))
     train = "-m proj.train fit --config configs/default.yaml"
     local = run(copied, "local.sh", "--model.lr", "3e-4")
-    assert local.stdout == f"{train} --trainer.devices 8 --trainer.num_nodes 1 --model.lr 3e-4\n"
+    assert local.stdout == f"{train} --trainer.num_nodes 1 --model.lr 3e-4\n", "8 of the config"
+    local = run(copied, "local.sh", PROCESSES="2")
+    assert local.stdout == f"{train} --trainer.num_nodes 1 --trainer.devices 2\n"
     done = run(copied, "multinode.sh", **FIRST, PROCESSES="4")
     named = "--trainer.logger.version first --ckpt_path last"
     assert done.stdout.endswith(f" {train[3:]} --trainer.devices 4 --trainer.num_nodes 2 {named}\n")
