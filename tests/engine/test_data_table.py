@@ -124,7 +124,7 @@ def test_large_targets_keep_their_differences(p: Package, tmp_path: Path) -> Non
 COMMAS = ["1,234", "2,500", "12"]
 POINTS = ["1.234", "2.500", "12"]
 THOUSANDS = ["1.234,5", "0,5", "12"]
-UNCLEAR = ["1.234", "-2.500", "998", "3.750", "17", "500"]
+UNCLEAR = ["1.234", "-2.500", "998", "3.750", "170", "500"]
 OF_COMMAS = [cell.replace(".", ",") for cell in UNCLEAR]
 
 
@@ -137,8 +137,9 @@ OF_COMMAS = [cell.replace(".", ",") for cell in UNCLEAR]
         (POINTS, "comma", "column a: '1.234' in row 2 has separators between thousands: "),
         (UNCLEAR, "point", "column a: '1.234' in row 2 can be 1234 or 1.234: remove separators"),
         (UNCLEAR, "comma", "column a: '1.234' in row 2 has separators between thousands: remove"),
-        (OF_COMMAS, "comma", [-2.5, 1.234, 3.75, 17, 500, 998]),
+        (OF_COMMAS, "comma", [-2.5, 1.234, 3.75, 170, 500, 998]),
         (["1.234", "2.500", "0", "3.750", "-1", "999"], "point", [-1, 0, 1.234, 2.5, 3.75, 999]),
+        (["1.234", "2.500", "3.750", "2", "3", "4"], "point", [1.234, 2, 2.5, 3, 3.75, 4]),
         (["1.234", "2.500", "0.999", "3.750", "9"], "point", [0.999, 1.234, 2.5, 3.75, 9]),
         (["1.234", "2.500", "1000", "3.750", "9"], "point", [1.234, 2.5, 3.75, 9, 1000]),
         (["1.234", "2.500", "3.750"], "point", [1.234, 2.5, 3.75]),
@@ -171,7 +172,9 @@ def test_a_target_of_unclear_numbers_is_refused(p: Package, tmp_path: Path) -> N
 
 def test_a_later_row_may_show_how_numbers_are_written(p: Package, tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
-    file.write_text("a,target\n" + "1.234,0\n2.500,1\n3.750,0\n5,1\n6,1\n7,0\n" * 2600 + "0.5,1\n")
+    file.write_text(
+        "a,target\n" + "1.234,0\n2.500,1\n3.750,0\n500,1\n600,1\n700,0\n" * 2600 + "0.5,1\n"
+    )
     spec = p.data.load(p.data.DataConfig(path=file, val_fraction=0.5))[2]
     assert spec.numeric == ("a",)
 

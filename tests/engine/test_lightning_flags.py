@@ -357,6 +357,7 @@ def test_more_batches_between_validations_than_in_an_epoch_are_one_line(
         ("model: {lr: null}", "model.lr needs a value, not null"),
         ("model: {lr: 1:30}", "model.lr is 1:30, which YAML reads as a number of seconds"),
         ("model: {lr: ''}", "model.lr is empty: it must be a number"),
+        ("model: {compile_mode: off}", 'max-autotune-no-cudagraphs; quote "off"'),
         ("data: {ignore: [No, a]}", "data.ignore has False, which must be text: quote it"),
         ("data: {path: 2024}", "data.path is 2024: it must be a path, in quotes or null"),
         ("modle: {lr: 1}", "--modle.lr; see fit --help. Did you mean --model.lr?"),

@@ -30,8 +30,6 @@ NUMBER = r"[-+]?[0-9]+(" + THOUSANDS + r"[0-9]{3})*([.,][0-9]+)?"
 GROUPED = re.compile(r"[-+]?[1-9][0-9]{0,2}(\.[0-9]{3})+ *")
 GROUPED_OR_SMALL = re.compile(GROUPED.pattern + r"|[-+]?[0-9]{1,3} *")
 """Numbers that may have points between thousands, or need none."""
-MARKS = {"0", "1", "9", "99", "999"}
-"""Numbers that often stand for a missing value, with a minus as well."""
 CURRENCY = r"([$€£¥₹]|[A-Z]{3}\s)"
 UNIT = r"([$€£¥₹%°µ]|[^\W\d_])[^\d:]{0,9}"
 SHORT_UNIT = r"([$€£¥%]|[a-zA-Z]{1,3})"
@@ -224,16 +222,17 @@ def _are_codes(cells: "pd.Series[str]") -> bool:
 
 
 def _are_unclear(cells: "pd.Series[str]") -> bool:
-    """Whether all are numbers such as 1.234 or 567, with at least three different ones of each.
+    """Whether all are numbers such as 1.234, 567 or 8, with three different ones of the first two.
 
-    So the point may separate thousands.
+    So the point may separate thousands. 999 often stands for a missing value.
     """
     different = cells.unique().tolist()
     if not all(map(GROUPED_OR_SMALL.fullmatch, different)):
         return False
     grouped = [cell for cell in different if GROUPED.fullmatch(cell)]
     small = {cell.strip("+- ") for cell in different if cell not in grouped}
-    return len(grouped) >= 3 and len(small - MARKS) >= 3
+    hundreds = [cell for cell in small if len(cell) == 3 and cell != "999"]
+    return len(grouped) >= 3 and len(hundreds) >= 3
 
 
 def _refuse_short_rows(

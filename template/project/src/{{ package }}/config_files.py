@@ -251,7 +251,8 @@ def explain(error: Exception, types: dict[str, Any]) -> str:
             allowed.append(IN_WORDS[get_origin(kind) or kind])
     *others, last = allowed
     choice = f"{', '.join(others)} or {last}" if others else last
-    return f"{name} is {value or 'empty'}: it must be {choice}"
+    quoted = '; quote "off"' if value == "False" and "off" in allowed else ""
+    return f"{name} is {value or 'empty'}: it must be {choice}{quoted}"
 
 
 def _unknown(name: str, keys: dict[str, Key], place: str) -> UserError:
