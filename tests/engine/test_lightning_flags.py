@@ -398,6 +398,12 @@ def test_options_of_the_command_line_override_files_after_them(p: Project, tmp_p
     assert cli.trainer.global_step == 5, "one epoch, and not the 4 steps of the file"
 
 
+@pytest.mark.parametrize("words", [["-c", "a"], ["-c=a"], ["-ca"]])
+def test_the_short_form_of_config_is_read_first(p: Project, words: list[str]) -> None:
+    first, *_, last = p.train.command_line_last(["fit", "--model.lr=0.1", *words])
+    assert (first, last) == ("fit", "--model.lr=0.1")
+
+
 @pytest.mark.parametrize("value", ["-1", "null"])
 def test_a_limit_that_is_none_leaves_that_of_the_file(p: Project, value: str) -> None:
     words = ["fit", f"--trainer.max_epochs={value}", "--config=a.yaml"]

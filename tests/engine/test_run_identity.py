@@ -216,7 +216,10 @@ def test_finished_run_says_so_in_one_line_and_changes_nothing(p: Package, tmp_pa
 
 
 def test_other_number_of_validation_samples_is_one_line(
-    p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    p: Package,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The best weights would be chosen by other samples."""
     unfinished(p, tmp_path)
@@ -229,6 +232,9 @@ def test_other_number_of_validation_samples_is_one_line(
     monkeypatch.setattr(p.data, "load", load_fewer)
     with pytest.raises(p.errors.UserError, match="with validation samples=7, and not 5: put back"):
         p.train_here(tmp_path, *SIX)
+    p.evaluate.load_run(tmp_path / "a", CPU)
+    changed = "the data have 5 validation samples, and had 7 in the run\n"
+    assert capsys.readouterr().err == changed
 
 
 class Data:

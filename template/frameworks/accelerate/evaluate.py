@@ -120,7 +120,7 @@ def load_run(
     saved_spec = spec_of(folder)
     train_set, val_set, spec = load_data(data, cfg.data, saved_spec, needs_samples)
     if needs_samples:
-        record.note_changes(folder, train_set)
+        record.note_changes(folder, train_set, val_set)
     net: torch.nn.Module = build(cfg.model, spec)
     try:
         load_model(net, weights)

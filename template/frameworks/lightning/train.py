@@ -205,8 +205,11 @@ def command_line_last(words: list[str]) -> list[str]:
     options = []
     rest = iter(words[1:])
     for word in rest:
-        if word == "-c" or word.startswith("--config"):
-            files += [word] if "=" in word else ["--config", *islice(rest, 1)]
+        if word.startswith("-c"):  # short for --config; -c=FILE and -cFILE are possible
+            file = word[2:].removeprefix("=")
+            word = f"--config={file}" if file else "--config"
+        if word.startswith("--config"):
+            files += [word] if "=" in word else [word, *islice(rest, 1)]
         else:
             options.append(word)
     given = {}

@@ -36,7 +36,7 @@ def load_run(
     saved_spec = checkpoint.spec_of(best)
     train_set, val_set, spec = load_data(data, cfg.data, saved_spec, needs_samples)
     if needs_samples:
-        record.note_changes(folder, train_set)
+        record.note_changes(folder, train_set, val_set)
     components = build_components(cfg, World(0, 1, device))
     net = components.convert_model(build(cfg.model, spec))
     checkpoint.restore(net, checkpoint.weights_of(best), best)

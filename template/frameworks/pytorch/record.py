@@ -133,18 +133,24 @@ def _commit() -> str:
     return ""
 
 
-def note_changes(folder: Path, train_set: Any) -> None:
-    """Say on stderr if there are not as many training samples as the run had.
+def note_changes(
+    folder: Path,
+    train_set: Any,
+    val_set: Any,
+) -> None:
+    """Say on stderr if there are not as many samples as the run had.
 
     Those of a stream are not known.
     """
-    if isinstance(train_set, IterableDataset):
-        return
-    samples = len(train_set)
-    before = read(folder).get(TRAINED, {}).get("training samples", samples)
-    if samples != before:
-        changed = f"the data have {samples:,} training samples, and had {before:,} in the run"
-        print(changed, file=sys.stderr)
+    recorded = read(folder).get(TRAINED, {})
+    for name, split in (("training", train_set), ("validation", val_set)):
+        if isinstance(split, IterableDataset):
+            continue
+        samples = len(split)
+        before = recorded.get(f"{name} samples", samples)
+        if samples != before:
+            changed = f"the data have {samples:,} {name} samples, and had {before:,} in the run"
+            print(changed, file=sys.stderr)
 
 
 def finished_at(folder: Path, cfg: Any) -> int | None:
