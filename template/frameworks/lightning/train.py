@@ -195,10 +195,7 @@ def read_config(text: str, path: str = "") -> Any:
 
 
 def command_line_last(words: list[str]) -> list[str]:
-    """Return the words of a subcommand so that its own options override those of its files.
-
-    One of `max_epochs` and `max_steps` turns off the other one, which a file may have.
-    """
+    """Return the words of a subcommand so that its own options override those of its files."""
     if not words or words[0].startswith("-"):
         return words
     files = []
@@ -212,6 +209,11 @@ def command_line_last(words: list[str]) -> list[str]:
             files += [word] if "=" in word else [word, *islice(rest, 1)]
         else:
             options.append(word)
+    return [words[0], *files, *options, *turned_off(options)]
+
+
+def turned_off(options: list[str]) -> list[str]:
+    """Return the one of `max_epochs` and `max_steps` that the other one turns off in a file."""
     given = {}
     for word, following in pairwise([*options, ""]):
         name, equals, value = word.partition("=")
@@ -219,8 +221,8 @@ def command_line_last(words: list[str]) -> list[str]:
     for name, other in (("max_epochs", "max_steps"), ("max_steps", "max_epochs")):
         has_limit = given.get(f"--trainer.{name}", "-1") not in ("-1", "null")
         if has_limit and f"--trainer.{other}" not in given:
-            options.append(f"--trainer.{other}=-1")
-    return [words[0], *files, *options]
+            return [f"--trainer.{other}=-1"]
+    return []
 
 
 def check_words(words: list[str]) -> None:

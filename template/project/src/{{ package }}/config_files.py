@@ -251,8 +251,12 @@ def explain(error: Exception, types: dict[str, Any]) -> str:
             allowed.append(IN_WORDS[get_origin(kind) or kind])
     *others, last = allowed
     choice = f"{', '.join(others)} or {last}" if others else last
-    quoted = '; quote "off"' if value == "False" and "off" in allowed else ""
-    return f"{name} is {value or 'empty'}: it must be {choice}{quoted}"
+    return f"{name} is {value or 'empty'}: it must be {choice}{_quoted(value, allowed)}"
+
+
+def _quoted(value: str, allowed: list[str]) -> str:
+    """Say to quote off, which YAML reads as false."""
+    return '; quote "off"' if value == "False" and "off" in allowed else ""
 
 
 def _unknown(name: str, keys: dict[str, Key], place: str) -> UserError:
