@@ -76,16 +76,15 @@ def read_file(
     suffix = path.suffix.lower()
     if path.is_dir() or suffix not in SUFFIXES:
         raise UserError(f"{key}={path} is no table: give a file ({kinds})")
+    is_parquet = suffix == ".parquet"
     try:
-        is_parquet = suffix == ".parquet"
-        table = _read_parquet(path) if is_parquet else _read_csv(path, cfg, has_index)
+        return _read_parquet(path) if is_parquet else _read_csv(path, cfg, has_index)
     except (OSError, ValueError) as error:
         why = str(error).strip().splitlines()[0].removeprefix("Error tokenizing data. C error: ")
         fix = "let the first line be the names of all columns, quote cells, or set data.separator"
         if is_parquet:
             fix = "write it again, with a name for each column"
         raise UserError(f"cannot read the table {path} ({why}): {fix}") from error
-    return table
 
 
 def refuse_empty(table: pd.DataFrame, file: str) -> None:

@@ -112,11 +112,11 @@ def load_run(
     if saved is None:
         missing = "it has no config.json that can be read"
         raise UserError(f"{folder} is not the folder of a run: {missing}")
+    cfg = from_saved(Config, saved)
     weights = folder / "best/model.safetensors"
     if not weights.exists():
-        monitor = saved["train"]["monitor"]
-        raise UserError(f"{folder} has no best weights: no validation recorded a finite {monitor}")
-    cfg = from_saved(Config, saved)
+        why = f"no validation recorded a finite {cfg.train.monitor}"
+        raise UserError(f"{folder} has no best weights: {why}")
     saved_spec = spec_of(folder)
     train_set, val_set, spec = load_data(data, cfg.data, saved_spec, needs_samples)
     if needs_samples:

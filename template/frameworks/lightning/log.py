@@ -157,8 +157,7 @@ class RunLog(SaveConfigCallback):
                 continue
             row[metric] = value.item()
             if split == "val" and not math.isfinite(row[metric]):
-                what = f"{name} is {row[metric]} in the validation of step {step:,}"
-                rank_zero_info(f"{what}")
+                rank_zero_info(f"{name} is {row[metric]} in the validation of step {step:,}")
         if split == "train" and not math.isfinite(row["loss"]):
             raise UserError(f"the loss is {row['loss']} at step {step:,}: lower model.lr")
         row |= speed

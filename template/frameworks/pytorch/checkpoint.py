@@ -78,8 +78,7 @@ class Checkpoints:
         def record() -> None:  # on rank 0 alone, as it changes the file that the decision reads
             for name, result in results.items():
                 if not math.isfinite(result):
-                    what = f"{name} is {result} in the validation of step {step:,}"
-                    tqdm.write(f"warning: {what}")
+                    tqdm.write(f"warning: {name} is {result} in the validation of step {step:,}")
             if not math.isfinite(value):
                 return
             new = {"step": step, "value": value, "monitor": monitor, "mode": mode or "min"}
